@@ -1,0 +1,290 @@
+"""What is compared, fixed before the first run: arms, tasks, plans, and the runs that a plan needs."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from typing import Any, Literal, Self
+
+from diffattn.data import SyntheticData, TextData
+from diffattn.lab.budget import match
+from diffattn.model.config import ModelConfig
+from diffattn.train.config import RunConfig, TrainConfig
+from diffattn.variants.base import MixerConfig
+
+Budget = Literal["full", "quarter", "ruler"]
+# What each budget multiplies the number of steps by; each has a complete schedule of its own.
+BUDGETS: dict[Budget, float] = {"full": 1.0, "quarter": 0.25, "ruler": 1.25}
+SWEEP_SEED = 100
+"""First seed of every learning-rate sweep; judged seeds lie elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One model of a comparison: an attention, and how the rest is matched to the baseline."""
+
+    name: str
+    """Short name, part of the run's folder: letters, digits, "_" and "."."""
+    mixer: MixerConfig
+    """The attention of every layer."""
+    mixers_by_layer: dict[int, MixerConfig] = field(default_factory=dict)
+    """Other attentions for single layers, by layer number from 0."""
+    ffn_width: int | None = None
+    """Width of the feed-forward; None: solved for, so that the non-embedding parameters equal the baseline's."""
+    match: Literal["ffn", "native"] = "ffn"
+    """"ffn": matched by the width of the feed-forward; "native": the baseline's width, parameters as they come."""
+    learning_rate_factor: float = 1.0
+    """Multiplies the learning rate of this arm: planted worse arms, and rates that an earlier sweep chose."""
+    redraw_attention: int = 0
+    """Added to the seed from which the attention's tensors alone are drawn: planted copies of the baseline."""
+    note: str = ""
+    """One line for the report's table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One comparison: data, the baseline's sizes, the training recipe that all arms share, and the rules."""
+
+    name: str
+    """Short name, part of the run's folder where a plan has several tasks."""
+    data: TextData | SyntheticData
+    """What the models are trained and judged on."""
+    model: ModelConfig
+    """Sizes of the baseline; its mixer is replaced by each arm's, its vocabulary by the data's."""
+    train: TrainConfig
+    """The training recipe, the same for every arm."""
+    arms: tuple[Arm, ...]
+    """The baseline and what is compared with it."""
+    baseline: str = "softmax"
+    """Name of the arm that the others are compared with."""
+    seeds: int = 3
+    """Seeds of every arm: 3 or 4 are a screen; 5, or 10 with a look at 5, can carry a verdict."""
+    first_seed: int = 0
+    """The seeds are first_seed, first_seed + 1 and so on; a confirmation begins where no screen has been."""
+    learning_rates: tuple[float, ...] = ()
+    """Grid of factor 2, the same for every arm, swept on seeds of its own; empty: all use train.learning_rate."""
+    sweep_seeds: int = 2
+    """Seeds of the sweep: 100, 101 and so on, never judged."""
+    ruler: bool = True
+    """Also train the baseline on 1.25 x the tokens, to show that the setting could have seen a difference."""
+    quarter: bool = True
+    """Also train every arm on a quarter of the tokens, with a full schedule of its own."""
+    metric: Literal["loss", "tokens_to_50"] = "loss"
+    """The one primary metric: held-out loss at the last step, or tokens until half of the answers are right."""
+    margin: float | None = None
+    """Smallest difference that matters, in the metric's unit; None: 0.43 x the ruler's effect."""
+    rates_from: str = ""
+    """Name of the plan whose sweep chose the learning rates, where another one did."""
+    recorded_sd: float | None = None
+    """Standard deviation of a paired difference seen before in this setting, for power beforehand."""
+    recorded_sd_source: str = ""
+    """Where recorded_sd comes from."""
+
+    def validate(self) -> None:
+        """Raise ValueError where this task cannot be a fair comparison as it stands."""
+        names = [arm.name for arm in self.arms]
+        for name in names:
+            if not re.fullmatch(r"[A-Za-z0-9_.]+", name) or names.count(name) > 1:
+                raise ValueError(f"arm {name!r}: names are letters, digits, _ and ., each used once in a task")
+        self.arm(self.baseline)
+        if self.seeds < 1 or self.first_seed < 0 or self.sweep_seeds < 1:
+            raise ValueError(f"task {self.name!r} needs at least one seed, none of them negative")
+        if self.first_seed <= SWEEP_SEED < self.first_seed + self.seeds:
+            raise ValueError(f"task {self.name!r}: seeds from {SWEEP_SEED} on belong to the learning-rate sweep")
+        for low, high in pairwise(sorted(self.learning_rates)):
+            if not 1.99 < high / low < 2.01:
+                raise ValueError(
+                    f"learning_rates of {self.name!r} must be a grid of factor 2, got {low:g} and {high:g}"
+                )
+
+    def arm(self, name: str) -> Arm:
+        """Find an arm by its name; ValueError where there is none."""
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise ValueError(f"task {self.name!r} has no arm {name!r}; its arms are {', '.join(a.name for a in self.arms)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the fields, ready for JSON."""
+        shared = RunConfig(model=self.model, data=self.data, train=self.train).to_dict()
+        parts = {"data": shared["data"], "model": shared["model"], "train": shared["train"]}
+        return {
+            **_fields(self),
+            **parts,
+            "learning_rates": list(self.learning_rates),
+            "arms": [_arm_to_dict(arm) for arm in self.arms],
+        }
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """Undo `to_dict`."""
+        shared = RunConfig.from_dict({part: given[part] for part in ("data", "model", "train")})
+        parts = {"data": shared.data, "model": shared.model, "train": shared.train}
+        rates, arms = tuple(given["learning_rates"]), tuple(_arm_from_dict(arm) for arm in given["arms"])
+        return cls(**{**given, **parts, "learning_rates": rates, "arms": arms})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that `diffattn compare` needs to know; any change after the first run makes another plan."""
+
+    name: str
+    """Name of the plan and of its folder under runs/."""
+    description: str
+    """One line for the list of recipes."""
+    tasks: tuple[Task, ...]
+    """The comparisons, judged one by one."""
+
+    def validate(self) -> None:
+        """Raise ValueError where two tasks share a name or a task is not a fair comparison."""
+        names = [task.name for task in self.tasks]
+        if len(set(names)) < len(names) or not names:
+            raise ValueError(f"plan {self.name!r} needs tasks with different names, got {names}")
+        for task in self.tasks:
+            task.validate()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the fields, ready for JSON."""
+        return {"name": self.name, "description": self.description, "tasks": [task.to_dict() for task in self.tasks]}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """Undo `to_dict`."""
+        return cls(**{**given, "tasks": tuple(Task.from_dict(task) for task in given["tasks"])})
+
+    def hash(self) -> str:
+        """Give the SHA-256 of everything that is fixed beforehand."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """An arm with its model worked out."""
+
+    arm: Arm
+    model: ModelConfig
+    mismatch_percent: float
+    """Non-embedding parameters above (+) or below (-) the baseline's."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: its folder's name inside the plan's, and what is trained there."""
+
+    folder: str
+    task: str
+    arm: str
+    budget: Budget
+    seed: int
+    learning_rate: float
+    sweep: bool
+    config: RunConfig
+
+
+Rates = Mapping[str, Mapping[str, float]]
+"""Learning rates by task and arm, each before the arm's own factor."""
+
+
+def resolve(task: Task) -> dict[str, Resolved]:
+    """Work out every arm's model: the baseline's sizes, its own attention, the feed-forward matched by parameters."""
+    baseline = _model(task.arm(task.baseline), task.model)
+    target = baseline.cost().other_parameters
+    resolved: dict[str, Resolved] = {}
+    for arm in task.arms:
+        model = _model(arm, task.model)
+        if arm.name != task.baseline and arm.ffn_width is None and arm.match == "ffn":
+            model = match(model, target)
+        mismatch = 100 * (model.cost().other_parameters / target - 1)
+        resolved[arm.name] = Resolved(arm, model, mismatch)
+    return resolved
+
+
+def judged_runs(plan: Plan, rates: Rates | None = None) -> list[Run]:
+    """List the runs that are judged: seed by seed, so that a plan that is stopped early has complete seeds.
+
+    rates: by task and arm, from the sweeps; where there is none the middle of the grid, or train.learning_rate, stands.
+    """
+    listed: list[Run] = []
+    models = {task.name: resolve(task) for task in plan.tasks}
+    for number in range(max(task.seeds for task in plan.tasks)):
+        for task in plan.tasks:
+            if number >= task.seeds:
+                continue
+            grid = sorted(task.learning_rates) or [task.train.learning_rate]
+            chosen = (rates or {}).get(task.name, {})
+            for arm, budget in _cells(task):
+                rate = chosen.get(arm.name, grid[len(grid) // 2])
+                model = models[task.name][arm.name].model
+                listed.append(_run(plan, task, arm, model, budget, task.first_seed + number, rate, sweep=False))
+    return listed
+
+
+def sweep_runs(plan: Plan, task: Task, rates: Sequence[float]) -> list[Run]:
+    """List the runs that choose learning rates: every arm at every rate, on seeds that are never judged."""
+    models = resolve(task)
+    seeds = range(SWEEP_SEED, SWEEP_SEED + task.sweep_seeds)
+    return [
+        _run(plan, task, arm, models[arm.name].model, "full", seed, rate, sweep=True)
+        for seed in seeds
+        for rate in sorted(rates)
+        for arm in task.arms
+    ]
+
+
+def _cells(task: Task) -> list[tuple[Arm, Budget]]:
+    """The trainings of one seed: every arm in full, the ruler, every arm at a quarter."""
+    cells: list[tuple[Arm, Budget]] = [(arm, "full") for arm in task.arms]
+    if task.ruler:
+        cells.append((task.arm(task.baseline), "ruler"))
+    if task.quarter:
+        cells += [(arm, "quarter") for arm in task.arms]
+    return cells
+
+
+def _run(
+    plan: Plan, task: Task, arm: Arm, model: ModelConfig, budget: Budget, seed: int, rate: float, *, sweep: bool
+) -> Run:
+    rate *= arm.learning_rate_factor
+    share = BUDGETS[budget]
+    train = replace(
+        task.train,
+        learning_rate=rate,
+        steps=max(1, round(share * task.train.steps)),
+        warmup=round(share * task.train.warmup),
+    )
+    labels = {"plan": plan.name, "task": task.name, "arm": arm.name, "budget": budget}
+    if arm.redraw_attention:
+        labels["redraw_attention"] = str(arm.redraw_attention)
+    prefix = f"{task.name}-" if len(plan.tasks) > 1 else ""
+    middle = "" if budget == "full" else f"-{budget}"
+    return Run(
+        folder=f"{prefix}{arm.name}{middle}-lr{rate:g}-s{seed}",
+        task=task.name,
+        arm=arm.name,
+        budget=budget,
+        seed=seed,
+        learning_rate=rate,
+        sweep=sweep,
+        config=RunConfig(model=model, data=task.data, train=train, seed=seed, labels=labels),
+    )
+
+
+def _model(arm: Arm, baseline: ModelConfig) -> ModelConfig:
+    width = baseline.ffn_width if arm.ffn_width is None else arm.ffn_width
+    return replace(baseline, mixer=arm.mixer, mixers_by_layer=arm.mixers_by_layer, ffn_width=width)
+
+
+def _fields(config: Any) -> dict[str, Any]:
+    return {f.name: getattr(config, f.name) for f in fields(config)}
+
+
+def _arm_to_dict(arm: Arm) -> dict[str, Any]:
+    by_layer = {str(layer): mixer.to_dict() for layer, mixer in arm.mixers_by_layer.items()}
+    return {**_fields(arm), "mixer": arm.mixer.to_dict(), "mixers_by_layer": by_layer}
+
+
+def _arm_from_dict(given: Mapping[str, Any]) -> Arm:
+    by_layer = {int(layer): MixerConfig.from_dict(mixer) for layer, mixer in given["mixers_by_layer"].items()}
+    return Arm(**{**given, "mixer": MixerConfig.from_dict(given["mixer"]), "mixers_by_layer": by_layer})
