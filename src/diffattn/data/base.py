@@ -1,0 +1,137 @@
+"""What training and evaluation know about data: two configs, a batch, and the interface behind both.
+
+No torch is imported here, so that recipes and `--help` stay instant.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Split = Literal["dev", "test"]
+NOT_SCORED = -100
+"""Target of a position that carries no loss."""
+
+
+class DataError(ValueError):
+    """A source, tokenizer or prepared folder that cannot be used; the message says what to do."""
+
+
+class Batch(NamedTuple):
+    """Tokens, what each should predict, and which document each belongs to: all [B, T] int64.
+
+    A target of -100 is not scored. Document ids count through a whole split, so the ids of an evaluation name the same
+    document in every batch.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    documents: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextData:
+    """Real text: files, a data set by name, or Python's own standard library."""
+
+    kind: ClassVar[str] = "text"
+
+    source: str = "stdlib"
+    """"stdlib", a file, a folder, a glob (text, .jsonl, .parquet), or "hf:owner/name[:config]" of the Hugging Face hub."""
+    tokenizer: str = "bytes"
+    """"bytes" (257 ids), "bpe" (byte-level, trained on the training split), or the path of a tokenizer.json."""
+    vocab_size: int = 8192
+    """Ids of the trained tokenizer, end-of-text included ("bpe" only)."""
+    text_field: str = "text"
+    """The column that holds the text, in .jsonl, .parquet and Hugging Face data sets."""
+    limit_bytes: int | None = None
+    """Use only the first so many bytes of text."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and the kind, ready for JSON."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticData:
+    """Tasks that only attention solves, drawn without end: recall, induction, needle among distractors."""
+
+    kind: ClassVar[str] = "synthetic"
+
+    task: Literal["recall", "induction", "needle"] = "recall"
+    """"recall": values by key; "induction": a repeated passage of random length; "needle": facts hidden in noise."""
+    keys: int | None = None
+    """Symbols that can be keys; None: 32 for recall, 64 for needle (its noise) and induction (its alphabet)."""
+    values: int | None = None
+    """Symbols that can be values; None: 32 for recall, 64 for needle. Induction has none."""
+    pairs: int | None = None
+    """Most key-value pairs in one sequence; None: 16 for recall, 4 for needle. Induction has none."""
+    queries: int | None = None
+    """Questions at the end of a needle sequence; None: 4. Recall asks until the context is full."""
+    heldout_sequences: int = 1024
+    """Sequences of dev, and as many of test."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and the kind, ready for JSON."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+def data_from_dict(values: Mapping[str, Any]) -> TextData | SyntheticData:
+    """The config that `to_dict` wrote; ValueError for an unknown kind or field, with the nearest name."""
+    kinds = {config.kind: config for config in (TextData, SyntheticData)}
+    kind = values.get("kind")
+    if kind not in kinds:
+        raise ValueError(f"unknown kind of data {kind!r}{nearest(str(kind), list(kinds))}; known: {', '.join(kinds)}")
+    known = [field.name for field in fields(kinds[kind])]
+    for name in values:
+        if name != "kind" and name not in known:
+            raise ValueError(f"{kind} data has no field {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+    return kinds[kind](**{name: value for name, value in values.items() if name != "kind"})
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """'; did you mean ...?' for an error message, or nothing when no known name is close."""
+    match = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {match[0]!r}?" if match else ""
+
+
+@runtime_checkable
+class Data(Protocol):
+    """A training stream and its held-out splits; every method is a pure function of its arguments."""
+
+    config: TextData | SyntheticData
+    vocab_size: int
+    fingerprint: dict[str, str | int]
+    """What a checkpoint must agree with: source, tokenizer, vocab_size."""
+    train_tokens: int | None
+    """Tokens of the training split; None where sequences are drawn without end."""
+    token_bytes: Tensor | None
+    """[V] int64 bytes of text behind each id (0 for end-of-text); None where bits per byte mean nothing."""
+
+    def batch(self, step: int) -> Batch:
+        """The training batch of this step (from 0), the same whenever and wherever it is asked for."""
+        ...
+
+    def evaluation(self, split: Split, tokens: int | None = None) -> Iterator[Batch]:
+        """The held-out split in fixed order, whatever the run's seed; `tokens`: about so many, spread over the split."""
+        ...
+
+    def describe(self) -> str:
+        """One line for captions."""
+        ...
+
+    def decode(self, ids: Sequence[int] | Tensor) -> str:
+        """The text of the ids."""
+        ...
+
+    def labels(self, ids: Sequence[int] | Tensor) -> list[str]:
+        """A printable name of each id, for the axes of attention maps."""
+        ...
+
+    def sentence(self) -> Tensor:
+        """A short held-out passage, [T] int64: at most 32 tokens of text, or one synthetic dev sequence."""
+        ...
