@@ -1,0 +1,148 @@
+"""Text from a decoder: greedy or sampled, left-padded batches, end-of-text."""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from diffattn.model.decoder import Decoder
+
+PREFILL = 1024
+"""Prompt tokens a pass; a longer prompt enters in pieces, so that no mask of its square length is held."""
+
+
+@torch.no_grad()
+def generate(
+    model: "Decoder",
+    tokens: Tensor,
+    attention_mask: Tensor | None = None,
+    max_new_tokens: int = 20,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    seed: int | None = None,
+    eos_token: int | None = None,
+    pad_token: int | None = None,
+) -> Tensor:
+    """Continue prompts [B, T] and return them with their new tokens, [B, T + n], n <= max_new_tokens.
+
+    attention_mask [B, T]: 0 at padding, which stands on the left. temperature 0 takes the likeliest token; above 0 it
+    samples from what top_k, top_p and min_p leave (see `probabilities`): row r's text then depends on seed and r, not
+    on the rest of the batch; seed None draws one from torch's generator. A row that has produced eos_token goes on
+    with pad_token (None: eos_token again), and the call ends early when every row has.
+    ValueError: empty prompts, ids outside the vocabulary, more tokens than the context, settings out of range.
+    """
+    _check_settings(max_new_tokens, temperature, top_k, top_p, min_p)
+    for name, token in (("eos_token", eos_token), ("pad_token", pad_token)):
+        if token is not None and not 0 <= token < model.config.vocab_size:
+            raise ValueError(f"{name} is {token}; the vocabulary has ids 0 to {model.config.vocab_size - 1}")
+    _check_prompts(model, tokens, attention_mask, max_new_tokens)
+    batch, prompt = tokens.shape
+    pad = eos_token if pad_token is None else pad_token
+    draws = _draws(seed, batch, max_new_tokens).to(tokens.device) if temperature > 0 else None
+    finished = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
+    cache = model.new_cache(batch, prompt + max_new_tokens)
+    texts, waiting, mask = tokens, tokens, attention_mask
+    for step in range(max_new_tokens):
+        for piece in range(0, waiting.shape[1], PREFILL):
+            part = slice(piece, piece + PREFILL)
+            hidden = model.hidden(waiting[:, part], None, None if mask is None else mask[:, part], cache)
+        logits = hidden[:, -1] @ model.head.T
+        if draws is None:
+            new = logits.argmax(dim=-1)
+        else:
+            new = _pick(probabilities(logits, temperature, top_k, top_p, min_p), draws[:, step])
+        if eos_token is not None and pad is not None:
+            new = new.masked_fill(finished, pad)
+            finished = finished | (new == eos_token)
+        waiting, mask = new[:, None].to(tokens.dtype), None
+        texts = torch.cat((texts, waiting), dim=1)
+        if eos_token is not None and bool(finished.all()):
+            break
+    return texts
+
+
+def probabilities(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, min_p: float | None
+) -> Tensor:
+    """Turn logits [B, V] into the distribution [B, V] to sample from, float64.
+
+    In this order, each on what the one before left, renormalised: softmax(logits / temperature); the top_k likeliest
+    (of equals, the smaller ids); the fewest tokens, likeliest first, whose sum reaches top_p; those with at least
+    min_p times the greatest probability (arXiv 2407.01082).
+    """
+    p, ids = torch.softmax(logits.double() / temperature, dim=-1).sort(dim=-1, descending=True, stable=True)
+    if top_k is not None:
+        p = p.masked_fill(torch.arange(p.shape[-1], device=p.device) >= top_k, 0.0)
+    if top_p is not None:
+        share = p / p.sum(dim=-1, keepdim=True)
+        p = p.masked_fill(share.cumsum(dim=-1) - share >= top_p, 0.0)
+    if min_p is not None:
+        p = p.masked_fill(p < min_p * p[:, :1], 0.0)
+    return torch.zeros_like(p).scatter(-1, ids, p / p.sum(dim=-1, keepdim=True))
+
+
+def _pick(p: Tensor, draw: Tensor) -> Tensor:
+    """Give each row of p [B, V] the first id whose cumulative probability exceeds its draw in [0, 1)."""
+    cumulative = p.cumsum(dim=-1)
+    # Scaled by the last sum, which rounding may leave below 1; so the id found always has a probability above 0.
+    return torch.searchsorted(cumulative, draw[:, None] * cumulative[:, -1:], right=True)[:, 0]
+
+
+def _draws(seed: int | None, batch: int, steps: int) -> Tensor:
+    """Draw from [0, 1) for each row and step, float64; row r's numbers depend on the seed and r alone."""
+    if seed is None:
+        seed = int(torch.randint(2**31, ()))
+    source = torch.Generator()
+    rows: list[Tensor] = []
+    for row in range(batch):
+        # 1_000_003 rows before two seeds meet; steps come in order, so a longer text begins like the shorter one.
+        source.manual_seed((seed * 1_000_003 + row) % 2**63)
+        rows.append(torch.rand(steps, generator=source, dtype=torch.float64))
+    return torch.stack(rows)
+
+
+def _check_settings(
+    max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None, min_p: float | None
+) -> None:
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ValueError(f"temperature is {temperature}; it must be 0 (the likeliest token) or above")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}; it must be at least 1")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; it must lie above 0 and at most at 1")
+    if min_p is not None and not 0 <= min_p <= 1:
+        raise ValueError(f"min_p is {min_p}; it must lie between 0 and 1")
+    if temperature == 0 and (top_k, top_p, min_p) != (None, None, None):
+        raise ValueError("top_k, top_p and min_p choose what to sample from; give a temperature above 0 with them")
+
+
+def _check_prompts(model: "Decoder", tokens: Tensor, attention_mask: Tensor | None, max_new_tokens: int) -> None:
+    if tokens.dim() != 2 or tokens.numel() == 0:
+        raise ValueError(
+            f"prompts must be [B, T] with at least one token each; got shape {list(tokens.shape)}"
+            + ("; for one prompt give tokens[None]" if tokens.dim() == 1 and tokens.numel() else "")
+        )
+    mask = torch.ones_like(tokens) if attention_mask is None else attention_mask
+    if mask.shape != tokens.shape:
+        raise ValueError(f"attention_mask must have the prompts' shape {list(tokens.shape)}; got {list(mask.shape)}")
+    real = mask != 0
+    if not real.any(dim=1).all():
+        raise ValueError("a prompt is empty: attention_mask has a row of zeros; give each row at least one token")
+    if (real[:, :-1] & ~real[:, 1:]).any():
+        raise ValueError("prompts of different length must be padded on the left; attention_mask has a 0 after a 1")
+    ids, vocab_size = tokens[real], model.config.vocab_size
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        wrong = int(ids[(ids < 0) | (ids >= vocab_size)][0])
+        raise ValueError(f"a prompt has the token id {wrong}; the vocabulary has ids 0 to {vocab_size - 1}")
+    longest, context = int(real.sum(dim=1).max()), model.config.context
+    if longest + max_new_tokens > context:
+        raise ValueError(
+            f"a prompt of {longest} tokens and {max_new_tokens} new ones need {longest + max_new_tokens} positions; "
+            f"the model's context is {context}: shorten the prompt or lower max_new_tokens"
+        )
