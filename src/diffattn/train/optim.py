@@ -70,9 +70,9 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, loss: Tensor, rate: float, clip: float | None) -> Tensor:
-        """Clip the gradients to the norm `clip`, update the weights, drop the gradients; gives the norm before clipping.
+        """Clip the gradients to the norm `clip`, update the weights, drop the gradients.
 
-        `loss` is only looked at for being finite.
+        `loss` is only looked at for being finite. Gives the global gradient norm before clipping, a 0-dim tensor.
         """
         weights = [weight for weight in self.weights.values() if weight.grad is not None]
         norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
@@ -90,7 +90,7 @@ class AdamW:
     def _update(self, names: list[str], rate: float, decay: float) -> None:
         if not names:
             return
-        torch._fused_adamw_(
+        torch.ops.aten._fused_adamw_(
             [self.weights[name] for name in names],
             [self.weights[name].grad for name in names],
             [self.first[name] for name in names],

@@ -1,0 +1,102 @@
+"""What this machine can do, and what a run used of it."""
+
+import functools
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+
+def choose_device() -> torch.device:
+    """The GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def choose_precision(wanted: str, device: torch.device) -> torch.dtype:
+    """The dtype of matrix products: bfloat16 only where the machine has instructions for it.
+
+    `wanted` is auto, float32 or bfloat16; ValueError where bfloat16 is demanded and would be emulated.
+    """
+    if wanted == "float32":
+        return torch.float32
+    if has_bfloat16(device):
+        return torch.bfloat16
+    if wanted == "bfloat16":
+        raise ValueError(
+            f"train.precision is bfloat16, but this {device.type} has no bfloat16 instructions: it would be emulated, "
+            "slower than float32. Use auto or float32"
+        )
+    return torch.float32
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 matrices itself (CUDA since Ampere; AVX512-BF16 or AMX on x86)."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+@functools.cache
+def peak_flops(device: torch.device, dtype: torch.dtype, threads: int, seconds: float = 0.2) -> float:
+    """Fastest rate of a large matrix product, FLOP/s, measured for about `seconds`; once per process and setting."""
+    size = 8192 if device.type == "cuda" else 1024
+    left = torch.ones(size, size, device=device, dtype=dtype)
+    out = torch.empty_like(left)
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end or best == float("inf"):
+        start = time.perf_counter()
+        torch.mm(left, left, out=out)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
+@contextmanager
+def cpu_threads(threads: int | None) -> Iterator[int]:
+    """Compute with this many CPU threads (None: torch's choice) until the block ends; gives the number in use."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Forget the largest use so far, so that several runs of one process do not inherit each other's."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):  # Linux only; elsewhere the process's peak is what can be had
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Most memory in use since `reset_peak_memory`, bytes: the GPU's, or this process's where there is none."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def processor(device: torch.device) -> str:
+    """The name of the chip that computes."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = torch.cpu.get_capabilities().get("cpu_name")
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return str(name or platform.processor() or platform.machine())
