@@ -16,7 +16,32 @@ ARMS = {
 FFN_WIDTH = {"softmax": 256, "softmax_norm": 256, "diff_v1": 256, "diff_v2": 236}
 LEAD = {"softmax": 0.0, "softmax_norm": -0.012, "diff_v1": 0.02, "diff_v2": -0.006}
 SPEED = {"softmax": 14500.0, "softmax_norm": 13800.0, "diff_v1": 11200.0, "diff_v2": 9900.0}
-SENTENCE = "def read ( self , name : str ) -> bytes : return self . files [ name ] . read ( )".split()
+SENTENCE = [
+    "def",
+    " read",
+    "(",
+    "self",
+    ",",
+    " name",
+    ":",
+    " str",
+    ")",
+    " ->",
+    " bytes",
+    ":",
+    "\n",
+    "return",
+    " self",
+    ".",
+    "files",
+    "[",
+    "name",
+    "]",
+    ".",
+    "read",
+    "(",
+    ")",
+]
 
 
 @dataclass(frozen=True)

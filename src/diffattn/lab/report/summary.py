@@ -1,10 +1,174 @@
-"""A plan's folder -> the dictionary that report.json holds and that page and text draw from."""
+"""A plan's folder -> the dictionary that report.json holds and that page and text draw from.
 
+report.json, version 1 (null: not measured, or not yet)
+    plan           name, description, hash, command, runs {planned, finished, failed}
+    tasks          task name ->
+        the plan's own numbers: data, metric, unit, baseline, margin, seeds, tokens, context, bigram_loss, ...
+        model          the baseline in words;  hardware: the machine in words;  progress: "2 of 3 seeds"
+        split          "test", or "dev" while a finished run lacks its test evaluation
+        findings       list of {arm, verdict, mean, low, high, n, worth_percent_of_tokens, sentence, numbers}
+        equal_time_seconds    training time that every arm has used
+        arms           arm name ->
+            sizes and costs as planned: ffn_width, other_parameters, flops_algebra, cache_bytes, ...
+            learning_rate, tokens_per_second, seconds_per_token, peak_memory_bytes
+            loss, bits_per_byte      {mean, half_width (95 %, over seeds), n}
+            seeds      seed -> {status, final_loss, bits_per_byte, accuracy, tokens_to_50, tokens_to_90, seconds,
+                       loss_at_equal_time, recall_hits, other_tokens, by_position [{first, last, loss}],
+                       curve [{step, tokens, flops, seconds, loss, bits_per_byte, accuracy}], lambda [{tokens, layers}]}
+            quarter, ruler, at_baseline_rate      seed -> final loss
+        sweep          list of {arm, learning_rate, seed, loss (dev)}
+        maps           arm -> {seed, tokens, heads}, as evals/maps.json
+        not_equal      arm -> what differs from the baseline, in words
+    failed         list of {folder, task, arm, seed, budget, learning_rate, step, tokens, layer}
+    environments   list of {runs: how many, and the fields of environment.json that they share}
+    commands       list of commands that repeat the whole and each run
+"""
+
+import math
 from typing import Any
 
-from diffattn.lab.report.folder import Folder
+from diffattn.lab.report.folder import Folder, Run, Task
+from diffattn.lab.report.seeds import seed_numbers
+from diffattn.lab.report.verdicts import final_loss, findings, main_runs, split_of
+from diffattn.lab.report.words import differences, hardware, model_words
+
+Json = dict[str, Any]
+LEVEL = 0.95
+"""Of the intervals of single arms, which describe and decide nothing."""
 
 
-def summarise(folder: Folder) -> dict[str, Any]:
-    """Every number of the report as plain JSON values."""
-    return {"plan": {"name": folder.plan["name"]}, "tasks": {}}
+def summarise(folder: Folder) -> Json:
+    """Every number of the report as plain JSON values; infinite and undefined ones become null."""
+    runs = [run for task in folder.tasks for run in task.runs]
+    report = {
+        "format": "diffattn report",
+        "version": 1,
+        "plan": {
+            **{key: folder.plan.get(key) for key in ("name", "description", "hash", "command")},
+            "runs": {
+                "planned": len(runs),
+                "finished": sum(run.status == "finished" for run in runs),
+                "failed": sum(run.status == "non-finite" for run in runs),
+            },
+        },
+        "tasks": {task.plan["name"]: _task(task) for task in folder.tasks},
+        "failed": [_failure(task, run) for task in folder.tasks for run in task.runs if run.status == "non-finite"],
+        "environments": _environments(runs),
+        "commands": [folder.plan.get("command")]
+        + sorted({run.environment["command"] for run in runs if run.environment.get("command")}),
+    }
+    return _finite(report)
+
+
+def _task(task: Task) -> Json:
+    plan, split = task.plan, split_of(task)
+    equal_time = _equal_time(task)
+    arms = {arm["name"]: _arm(task, arm, split, equal_time) for arm in plan["arms"]}
+    not_equal = {name: words for name, arm in arms.items() if (words := differences(arm, arms[plan["baseline"]]))}
+    some = next((run for run in task.runs if run.config), None)
+    finished = min(sum(seed["status"] == "finished" for seed in arm["seeds"].values()) for arm in arms.values())
+    return {
+        **{key: value for key, value in plan.items() if key not in ("arms", "runs", "name")},
+        "split": split,
+        "model": model_words(plan, some.config["model"] if some else {}),
+        "hardware": hardware([run.environment for run in task.runs if run.environment]),
+        "progress": f"{finished} of {len(plan['seeds'])} seeds",
+        "findings": findings(task, split, not_equal),
+        "equal_time_seconds": equal_time,
+        "arms": arms,
+        "sweep": [
+            {"arm": r.arm, "learning_rate": r.learning_rate, "seed": r.seed, "loss": final_loss(r, "dev")}
+            for r in task.runs
+            if r.sweep and r.status == "finished"
+        ],
+        "maps": {name: maps for name in arms if (maps := _maps(task, name))},
+        "not_equal": not_equal,
+    }
+
+
+def _arm(task: Task, planned: Json, split: str, equal_time: float | None) -> Json:
+    name, baseline = planned["name"], task.plan["baseline"]
+    runs = main_runs(task, name)
+    seeds = {str(run.seed): seed_numbers(run, split, equal_time) for run in runs}
+    finished = [seed for seed in seeds.values() if seed["status"] == "finished"]
+    speeds = sorted(seed["tokens_per_second"] for seed in finished if seed["tokens_per_second"])
+    speed = speeds[len(speeds) // 2] if speeds else None
+    baseline_rate = next((run.learning_rate for run in main_runs(task, baseline)), None)
+    others = [r for r in task.runs if r.arm == name and r.budget == "full" and not r.sweep and r not in runs]
+    return {
+        **{key: value for key, value in planned.items() if key != "name"},
+        "learning_rate": runs[0].learning_rate if runs else task.plan["chosen"].get(name),
+        "tokens_per_second": speed,
+        "seconds_per_token": 1 / speed if speed else None,
+        "peak_memory_bytes": max((s["peak_memory_bytes"] for s in finished if s["peak_memory_bytes"]), default=None),
+        "loss": _mean([seed["final_loss"] for seed in finished]),
+        "bits_per_byte": _mean([seed["bits_per_byte"] for seed in finished if seed["bits_per_byte"] is not None]),
+        "seeds": seeds,
+        "quarter": {str(run.seed): final_loss(run, split) for run in main_runs(task, name, "quarter")},
+        "ruler": {str(run.seed): final_loss(run, split) for run in main_runs(task, name, "ruler")},
+        "at_baseline_rate": {str(r.seed): final_loss(r, split) for r in others if r.learning_rate == baseline_rate},
+    }
+
+
+def _mean(values: list[float]) -> Json:
+    """Mean and Student's t interval over seeds; with one seed there is no interval."""
+    from scipy.stats import t
+
+    count = len(values)
+    if count == 0:
+        return {"mean": None, "half_width": None, "n": 0}
+    mean = math.fsum(values) / count
+    if count == 1:
+        return {"mean": mean, "half_width": None, "n": 1}
+    sd = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
+    return {"mean": mean, "half_width": float(t.ppf(0.5 + LEVEL / 2, count - 1)) * sd / math.sqrt(count), "n": count}
+
+
+def _equal_time(task: Task) -> float | None:
+    """Seconds of training that every arm has used: the least, over arms, of its slowest seed's time."""
+    times = []
+    for arm in task.plan["arms"]:
+        finished = [run for run in main_runs(task, arm["name"]) if run.status == "finished"]
+        if finished:
+            times.append(max(run.evals[-1]["machine"]["seconds"] for run in finished if run.evals))
+    return min(times) if len(times) > 1 else None
+
+
+def _maps(task: Task, arm: str) -> Json | None:
+    """The attention maps of the arm's first finished seed."""
+    run = next((run for run in main_runs(task, arm) if run.maps), None)
+    return {"seed": run.seed, **run.maps} if run and run.maps else None
+
+
+def _failure(task: Task, run: Run) -> Json:
+    where = {"folder": run.folder, "task": task.plan["name"], "arm": run.arm, "seed": run.seed, "budget": run.budget}
+    what = {key: run.done.get(key) for key in ("step", "tokens", "layer")}
+    return {**where, "learning_rate": run.learning_rate, **what}
+
+
+def _environments(runs: list[Run]) -> list[Json]:
+    """Distinct machines and versions with the number of runs on each; the measured speed is given as a range."""
+    found: list[Json] = []
+    for run in runs:
+        same = {key: v for key, v in run.environment.items() if key not in ("command", "peak_gflops")}
+        if not same:
+            continue
+        peak = run.environment.get("peak_gflops")
+        entry = next((e for e in found if all(e.get(key) == v for key, v in same.items())), None)
+        if entry is None:
+            entry = {**same, "runs": 0, "peak_gflops": [peak, peak]}
+            found.append(entry)
+        entry["runs"] += 1
+        if peak is not None:
+            low, high = entry["peak_gflops"]
+            entry["peak_gflops"] = [min(low, peak), max(high, peak)]
+    return found
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    if isinstance(value, dict):
+        return {str(key): _finite(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

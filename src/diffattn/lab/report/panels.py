@@ -1,0 +1,267 @@
+"""The three kinds of picture in the report, each a panel narrow enough for a phone: lines, dots in rows, a map."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from diffattn.lab.report.svg import Scale, element, line, marker, padded, polyline, short, spread, text, tip
+
+WIDTH, HEIGHT = 360, 250
+TOP, LEFT, BOTTOM = 30, 46, 40
+LETTER = 6.1
+"""Width of an average letter of the labels, in pixels."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve; `name` is the direct label at its end, written once for all lines that share it."""
+
+    name: str
+    style: str
+    """Class of the style sheet, for example "arm2"."""
+    points: Sequence[tuple[float, float]]
+    tip: str
+    marker: int | None = None
+    """Shape of the dot at the last point, if there is one."""
+    dots: bool = False
+    """A dot at every point."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A reference value across a panel."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One value in a row; None: the event never came."""
+
+    value: float | None
+    tip: str
+    hollow: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a dot plot."""
+
+    name: str
+    style: str
+    marker: int
+    dots: Sequence[Dot]
+    interval: tuple[float, float, float] | None = None
+    """Mean, low, high."""
+
+
+def line_panel(
+    title: str,
+    x_name: str,
+    y_name: str,
+    lines: Sequence[Line],
+    *,
+    across: Sequence[Mark] = (),
+    down: Sequence[Mark] = (),
+    log: bool = False,
+    settled: float = 0.0,
+    x_ticks: Callable[[float], str] = short,
+    y_range: tuple[float, float] | None = None,
+) -> str:
+    """Curves with direct labels.  settled: the y axis spans what lies beyond this share of the x axis."""
+    right = WIDTH - 14 - LETTER * min(14, max((len(one.name) for one in lines), default=0))
+    xs = [x for one in lines for x, _ in one.points]
+    left = min(xs) if log or settled else min(0.0, *xs)
+    x = Scale(left, max(xs) if max(xs) > left else left + 1, LEFT, right, log)
+    from_here = min(xs) + settled * (max(xs) - min(xs))
+    ys = [y for one in lines for at, y in one.points if at >= from_here] + [mark.value for mark in across]
+    y = Scale(*(y_range or padded(ys)), HEIGHT - BOTTOM, TOP)
+    body = [_frame(title, x_name, y_name, x, y, x_ticks)]
+    body += [line(LEFT, y(m.value), right, y(m.value), "mark") for m in across if y.holds(m.value)]
+    body += [text(LEFT + 3, y(m.value) - 4, m.name, "note") for m in across if y.holds(m.value)]
+    body += [line(x(m.value), TOP, x(m.value), HEIGHT - BOTTOM, "mark") for m in down]
+    body += [text(x(m.value) - 3, TOP + 9, m.name, "note", text_anchor="end") for m in down]
+    body += [_clipped(_curves(lines, x, y), right)] + _ends(lines, x, y) + _names(lines, x, y, right)
+    return _panel(title, body)
+
+
+def dot_panel(
+    title: str,
+    x_name: str,
+    rows: Sequence[Row],
+    *,
+    marks: Sequence[Mark] = (),
+    band: tuple[float, float] | None = None,
+    log: bool = False,
+    never: bool = False,
+    zero: bool = False,
+) -> str:
+    """One row per arm, one dot per seed.  never: a column of its own for events that did not come."""
+    left = 16 + LETTER * min(18, max(len(row.name) for row in rows))
+    right = WIDTH - (56 if never else 14)
+    values = [dot.value for row in rows for dot in row.dots if dot.value is not None]
+    values += [v for row in rows if row.interval for v in row.interval] + ([0.0] if zero else []) + list(band or ())
+    low, high = padded(values or [1.0])
+    near = [m for m in marks if low - (high - low) < m.value < high + (high - low)]
+    low, high = padded([low, high, *(m.value for m in near)], 0.02 if near else 0)
+    x = Scale(max(low, min(values) / 1.2) if log else low, high, left, right, log)
+    bottom = TOP + 14 + 30 * len(rows)
+    body = [text(left if left < 60 else 8, 14, title, "title")]
+    if band:
+        body.append(
+            element("rect", x=x(band[0]), width=x(band[1]) - x(band[0]), y=TOP, height=bottom - TOP, class_="band")
+        )
+    body += _dot_axis(x, x_name, bottom, (left, right))
+    body += _dot_marks(marks, near, x, bottom, (left, right))
+    if zero:
+        body.append(line(x(0), TOP, x(0), bottom, "zero"))
+    if never:
+        body.append(text(right + 30, bottom + 15, "never", "tick", text_anchor="middle"))
+    for number, row in enumerate(rows):
+        body.append(_dot_row(row, TOP + 22 + 30 * number, x, left, right + 30))
+    return _panel(title, body, bottom + 36)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A map to draw: rows are queries, columns keys."""
+
+    title: str
+    values: Sequence[Sequence[float]]
+    tokens: Sequence[str]
+    levels: Sequence[float] = field(default=(0.02, 0.05, 0.1, 0.2, 0.35, 0.6))
+    """Lower bounds of the steps of colour, for absolute values; below the first an entry is left blank."""
+
+
+def map_panel(matrix: Matrix) -> str:
+    """A square of coloured cells; one path per step of colour keeps the file small."""
+    count = len(matrix.tokens)
+    edge = 12 + 5.2 * min(8, max(len(shown(token)) for token in matrix.tokens))
+    cell = (WIDTH - 8 - edge) / count
+    top = 24 + edge
+    paths: dict[str, list[str]] = {}
+    for t, row in enumerate(matrix.values):
+        for s, value in enumerate(row):
+            step = sum(abs(value) >= level for level in matrix.levels)
+            if step:
+                corner = f"M{edge + s * cell:.1f} {top + t * cell:.1f}"
+                name = f"{'minus' if value < 0 else 'plus'}{step}"
+                paths.setdefault(name, []).append(f"{corner}h{cell:.1f}v{cell:.1f}h-{cell:.1f}z")
+    size = cell * count
+    body = [text(edge, 13, matrix.title, "title")]
+    body.append(element("rect", x=edge, y=top, width=size, height=size, class_="paper"))
+    body += [element("path", d="".join(cells), class_=f"cell {name}") for name, cells in sorted(paths.items())]
+    font = min(9.0, max(5.0, cell * 0.95))
+    for i, token in enumerate(matrix.tokens):
+        at = (i + 0.5) * cell
+        style = f"font-size:{font:.1f}px"
+        body.append(text(edge - 4, top + at + font / 3, shown(token), "token", text_anchor="end", style=style))
+        turn = f"rotate(-90 {edge + at + font / 3:.1f} {top - 4:.1f})"
+        body.append(text(edge + at + font / 3, top - 4, shown(token), "token", transform=turn, style=style))
+    return _panel(matrix.title, body, top + size + 4)
+
+
+def shown(token: str) -> str:
+    """A token as a label: white space made visible, long ones shortened."""
+    visible = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "·")
+    return visible if len(visible) <= 8 else visible[:7] + "…"
+
+
+def _panel(title: str, body: Sequence[str], height: float = HEIGHT) -> str:
+    return element("svg", *body, viewBox=f"0 0 {WIDTH} {height:.0f}", role="img", aria_label=title, class_="panel")
+
+
+def _frame(title: str, x_name: str, y_name: str, x: Scale, y: Scale, x_ticks: Callable[[float], str]) -> str:
+    parts = [text(LEFT, 13, title, "title")]
+    for value in y.ticks(5):
+        parts.append(line(x.start, y(value), x.end, y(value), "grid"))
+        parts.append(text(LEFT - 6, y(value) + 3.5, short(value), "tick", text_anchor="end"))
+    for value in x.ticks(4):
+        parts.append(line(x(value), y.start, x(value), y.start + 4, "axis"))
+        parts.append(text(x(value), y.start + 16, x_ticks(value), "tick", text_anchor="middle"))
+    parts.append(line(x.start, y.start, x.end, y.start, "axis"))
+    parts.append(text((x.start + x.end) / 2, HEIGHT - 7, x_name, "unit", text_anchor="middle"))
+    parts.append(text(WIDTH - 4, 13, y_name, "unit", text_anchor="end"))
+    return "".join(parts)
+
+
+def _clipped(body: Sequence[str], right: float) -> str:
+    """An inner svg cuts off what lies outside the axes, without ids that would have to be unique on the page."""
+    height, width = HEIGHT - BOTTOM - TOP, right - LEFT
+    return element("svg", *body, x=LEFT, y=TOP, width=width, height=height, viewBox=f"{LEFT} {TOP} {width:g} {height}")
+
+
+def _curves(lines: Sequence[Line], x: Scale, y: Scale) -> list[str]:
+    return [
+        element("g", tip(one.tip), polyline([(x(a), y(b)) for a, b in one.points], "curve"), class_=one.style)
+        for one in lines
+    ]
+
+
+def _ends(lines: Sequence[Line], x: Scale, y: Scale) -> list[str]:
+    parts = []
+    for one in lines:
+        if one.marker is not None:
+            for a, b in one.points if one.dots else one.points[-1:]:
+                if y.holds(b):
+                    parts.append(element("g", marker(x(a), y(b), one.marker, one.tip, size=3), class_=one.style))
+    return parts
+
+
+def _names(lines: Sequence[Line], x: Scale, y: Scale, right: float) -> list[str]:
+    """Direct labels at the mean height of the lines' ends, moved apart where they would overlap."""
+    ends: dict[tuple[str, str], list[float]] = {}
+    for one in lines:
+        if one.name:
+            ends.setdefault((one.name, one.style), []).append(y(min(max(one.points[-1][1], y.low), y.high)))
+    wanted = [sum(heights) / len(heights) for heights in ends.values()]
+    places = spread(wanted, 12.5, TOP + 4, HEIGHT - BOTTOM - 2)
+    parts = []
+    for (name, style), place in zip(ends, places, strict=True):
+        label = name if len(name) <= 14 else name[:13] + "…"
+        parts.append(element("g", text(right + 8, place + 3.5, label, "name"), class_=style))
+    return parts
+
+
+def _dot_axis(x: Scale, x_name: str, bottom: float, edges: tuple[float, float]) -> list[str]:
+    parts = []
+    for value in x.ticks(4):
+        parts.append(line(x(value), TOP, x(value), bottom, "grid"))
+        parts.append(text(x(value), bottom + 15, short(value), "tick", text_anchor="middle"))
+    parts.append(line(edges[0], bottom, edges[1], bottom, "axis"))
+    parts.append(text(sum(edges) / 2, bottom + 31, x_name, "unit", text_anchor="middle"))
+    return parts
+
+
+def _dot_marks(
+    marks: Sequence[Mark], near: Sequence[Mark], x: Scale, bottom: float, edges: tuple[float, float]
+) -> list[str]:
+    """Reference values; one that lies far outside is named at the edge, so that it does not flatten the dots."""
+    parts = []
+    for mark in marks:
+        if mark in near:
+            beyond = x(mark.value) > (edges[0] + edges[1]) / 2
+            parts.append(line(x(mark.value), TOP, x(mark.value), bottom, "mark"))
+            place, anchor = (x(mark.value) + (-4 if beyond else 4)), "end" if beyond else "start"
+            parts.append(text(place, TOP + 6, mark.name, "note", text_anchor=anchor))
+        elif mark.value > x.high:
+            parts.append(text(edges[1], TOP + 6, f"{mark.name} →", "note", text_anchor="end"))
+        else:
+            parts.append(text(edges[0] + 2, TOP + 6, f"← {mark.name}", "note"))
+    return parts
+
+
+def _dot_row(row: Row, at: float, x: Scale, left: float, never: float) -> str:
+    name = row.name if len(row.name) <= 18 else row.name[:17] + "…"
+    parts = [text(left - 10, at + 4, name, "name", text_anchor="end")]
+    if row.interval and all(math.isfinite(v) for v in row.interval):
+        mean, low, high = row.interval
+        parts.append(line(x(low), at + 9, x(high), at + 9, "interval"))
+        parts.append(line(x(mean), at + 5.5, x(mean), at + 12.5, "interval"))
+    for number, dot in enumerate(row.dots):
+        # Equal values would hide each other: seeds lie a little above and below their row.
+        shift = 3.2 * (number % 3 - 1)
+        place = never if dot.value is None else x(dot.value)
+        parts.append(marker(place, at + shift - 1, row.marker, dot.tip, hollow=dot.hollow or dot.value is None))
+    return element("g", *parts, class_=row.style)

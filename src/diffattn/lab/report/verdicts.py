@@ -1,0 +1,90 @@
+"""The losses of a task's runs, and what the laboratory's rules say about them."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from diffattn.lab.losses import Losses
+from diffattn.lab.report.folder import Run, Task
+from diffattn.lab.sentence import describe_setting
+from diffattn.lab.verdict import Rules, judge
+
+
+def split_of(task: Task) -> str:
+    """The held-out documents that judge: test, or dev as long as a finished run lacks its test evaluation."""
+    finished = [run for run in task.runs if run.status == "finished" and not run.sweep]
+    return "test" if finished and all("test" in run.heldout for run in finished) else "dev"
+
+
+def main_runs(task: Task, arm: str, budget: str = "full") -> list[Run]:
+    """The runs that are judged: one per seed, at the learning rate chosen for the arm."""
+    runs = [run for run in task.runs if run.arm == arm and run.budget == budget and not run.sweep]
+    rates = [run.learning_rate for run in runs]
+    chosen = task.plan["chosen"].get(arm)
+    rate = chosen if chosen in rates else next(iter(rates), None)
+    return [run for run in runs if run.learning_rate == rate]
+
+
+def final_loss(run: Run, split: str) -> float | None:
+    """Held-out nats per token of a finished run; None for any other."""
+    if run.status != "finished":
+        return None
+    return run.heldout[split]["loss"] if split in run.heldout else run.done["loss"]
+
+
+def tokens_to(run: Run, share: float) -> float | None:
+    """Training tokens at the first evaluation with this share of right answers; None: not seen."""
+    return next((row["tokens"] for row in run.evals if row["accuracy"] is not None and row["accuracy"] >= share), None)
+
+
+def findings(task: Task, split: str, not_equal: dict[str, str]) -> list[dict[str, Any]]:
+    """What may be said about each arm, as JSON; empty while no arm has a seed in common with the baseline."""
+    plan = task.plan
+    arms = [arm["name"] for arm in plan["arms"]]
+    full = {arm: _values(task, arm, "full", split) for arm in arms}
+    full = {arm: seeds for arm, seeds in full.items() if seeds}
+    if len(full) < 2 or plan["baseline"] not in full:
+        return []
+    losses = Losses(
+        full=full,
+        quarter={arm: seeds for arm in arms if (seeds := _values(task, arm, "quarter", split))},
+        ruler=_values(task, plan["baseline"], "ruler", split),
+    )
+    rules = Rules(
+        baseline=plan["baseline"],
+        comparisons=len(arms) - 1,
+        margin=plan["margin"],
+        metric=plan["metric"],
+        unit=plan["unit"],
+        lower_is_better=plan["lower_is_better"],
+        token_budget=plan["tokens"],
+        confirm_runs=plan.get("confirm_runs"),
+        confirm_minutes=plan.get("confirm_minutes"),
+        setting=_setting(plan, not_equal),
+    )
+    return [asdict(finding) for finding in judge(losses, rules)]
+
+
+def _values(task: Task, arm: str, budget: str, split: str) -> dict[int, float]:
+    """Seed -> the primary metric; nan for a run that failed, inf for an event that did not come."""
+    values: dict[int, float] = {}
+    for run in main_runs(task, arm, budget):
+        if run.status == "non-finite":
+            values[run.seed] = math.nan
+        elif run.status == "finished" and task.plan["metric"] == "tokens_to_50":
+            reached = tokens_to(run, 0.5)
+            values[run.seed] = math.inf if reached is None else reached
+        elif (loss := final_loss(run, split)) is not None:
+            values[run.seed] = loss
+    return values
+
+
+def _setting(plan: dict[str, Any], not_equal: dict[str, str]) -> str:
+    baseline = next(arm for arm in plan["arms"] if arm["name"] == plan["baseline"])
+    return describe_setting(
+        parameters=baseline["other_parameters"],
+        tokens=plan["tokens"],
+        corpus=plan["data"],
+        learning_rate_policy=plan["learning_rate_policy"],
+        not_equal="; ".join(f"{arm}: {words}" for arm, words in not_equal.items()) or "nothing",
+    )

@@ -1,0 +1,114 @@
+"""Numbers and settings in words, the same in page and text."""
+
+import math
+from typing import Any
+
+Json = dict[str, Any]
+MINUS = "−"
+
+
+def nats(value: float | None, digits: int = 3) -> str:
+    """A loss."""
+    return "—" if value is None else f"{value:.{digits}f}".replace("-", MINUS)
+
+
+def with_interval(mean: Json) -> str:
+    """Mean and half-width of its 95 % interval."""
+    if mean["mean"] is None:
+        return "—"
+    return nats(mean["mean"]) if mean["half_width"] is None else f"{nats(mean['mean'])} ± {nats(mean['half_width'])}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thin groups of three."""
+    return "—" if value is None else f"{round(value):,}".replace(",", "\u202f")
+
+
+def scaled(value: float | None, unit: str = "") -> str:
+    """Three figures and an SI prefix: 2.1 M, 412 MB."""
+    if value is None:
+        return "—"
+    for power, letter in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * power:
+            return f"{value / power:.3g} {letter}{unit}"
+    return f"{value:.3g} {unit}".strip()
+
+
+def percent(value: float | None) -> str:
+    """A signed share in percent."""
+    return "—" if value is None else f"{value:+.2f} %".replace("-", MINUS)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds, minutes or hours, whichever reads best."""
+    if seconds is None:
+        return "—"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
+def rate(value: float | None) -> str:
+    """A learning rate."""
+    return "—" if value is None else f"{value:g}"
+
+
+def mixer_words(mixer: Json) -> str:
+    """An arm's attention: its variant and head counts."""
+    named = [f"{key} {mixer[key]}" for key in ("heads", "kv_heads", "head_dim") if mixer.get(key) is not None]
+    return ", ".join([mixer["name"], *named])
+
+
+def model_words(plan: Json, model: Json) -> str:
+    """The baseline's size, and what about the model changes results by itself."""
+    baseline = next(arm for arm in plan["arms"] if arm["name"] == plan["baseline"])
+    parts = [f"{scaled(baseline['other_parameters']).replace(' ', '')} non-embedding parameters"]
+    if model:
+        parts.append(f"{model['layers']} layers of width {model['width']}")
+    parts.append(f"context {plan['context']}")
+    if model.get("token_shift"):
+        parts.append("token shift")
+    return ", ".join(parts)
+
+
+def hardware(environments: list[Json]) -> str:
+    """The machines in words, for captions."""
+    found = []
+    for env in environments:
+        name = f"{env.get('processor') or env.get('platform') or 'unknown processor'}, {_threads(env)}"
+        words = f"{name}, {env['precision']}" if env.get("precision") else name
+        if words not in found:
+            found.append(words)
+    return "; ".join(found)
+
+
+def differences(arm: Json, baseline: Json) -> str:
+    """In what an arm differs from the baseline although nobody is comparing it; empty for the baseline itself."""
+    if arm is baseline:
+        return ""
+    said = []
+    if arm["ffn_width"] != baseline["ffn_width"]:
+        said.append(f"FFN width {arm['ffn_width']} against {baseline['ffn_width']}")
+    if arm["other_parameters"] != baseline["other_parameters"]:
+        said.append(f"non-embedding parameters {percent(arm['mismatch_percent'])}")
+    if arm["embedding_parameters"] != baseline["embedding_parameters"]:
+        said.append(f"embedding parameters {_times(arm, baseline, 'embedding_parameters')}")
+    names = {"flops_algebra": "FLOPs of the algebra", "flops_executed": "FLOPs executed", "cache_bytes": "cache"}
+    for key, name in names.items():
+        if arm[key] and baseline[key] and arm[key] != baseline[key]:
+            said.append(f"{name} {_times(arm, baseline, key)}")
+    if arm["learning_rate"] != baseline["learning_rate"]:
+        said.append(f"learning rate {rate(arm['learning_rate'])} against {rate(baseline['learning_rate'])}")
+    if arm["tokens_per_second"] and baseline["tokens_per_second"]:
+        said.append(f"tokens/s {_times(arm, baseline, 'tokens_per_second')}")
+    return ", ".join(said)
+
+
+def _times(arm: Json, baseline: Json, key: str) -> str:
+    ratio = arm[key] / baseline[key]
+    return f"× {ratio:.3f}" if math.isclose(ratio, 1, abs_tol=0.02) else f"× {ratio:.2f}"
+
+
+def _threads(env: Json) -> str:
+    threads = env.get("threads")
+    return f"{threads} thread{'s' if threads != 1 else ''}" if threads else f"{env.get('cores', '?')} cores"
