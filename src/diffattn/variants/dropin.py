@@ -96,8 +96,8 @@ class Layer(nn.Module):
     ) -> Where:
         if x.ndim != 3 or x.shape[-1] != self.site.width:
             raise ValueError(f"x must be [batch, tokens, {self.site.width}], got {list(x.shape)}")
-        if memory is not None and (cache is not None or rope):
-            raise ValueError("cross-attention (memory) has neither rotary nor a cache: leave out rope and cache")
+        if memory is not None and (cache is not None or rope or is_causal):
+            raise ValueError("cross-attention has no rotary, no causal order and no cache: give memory without them")
         key_lengths = None
         if cache is not None:
             key_lengths = cache.lengths + x.shape[1]

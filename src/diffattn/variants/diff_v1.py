@@ -1,0 +1,157 @@
+"""The Differential Transformer's attention, version 1, with the options that its literature needs."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.ops import diff_attention_maps
+from diffattn.ops.normed import normed_diff_attention
+from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
+from diffattn.variants.parts import HeadsConfig, ProjectedMixer, fill, projection_weights, training_flops, wide
+
+Norm = Literal["weight", "plain", "none"]
+Lam = Literal["exp", "scalar", "per_head", "sigmoid", "fixed"]
+
+
+@register("diff_v1")
+@dataclass(frozen=True, kw_only=True)
+class DiffV1(HeadsConfig):
+    """Differential attention, arXiv 2410.05258, eq. 1-3."""
+
+    heads: int = 4
+    """Output heads; a Transformer of the same cost has twice as many."""
+    lambda_init: float | None = None
+    """λ at the start, also in the gain 1 - lambda_init; None: 0.8 - 0.6 exp(-0.3 layer)."""
+    lam: Lam = "exp"
+    """How λ is learned: exp(a.b) - exp(c.d) + lambda_init as published, scalar, one per head, sigmoid(scalar), fixed."""
+    norm: Norm = "weight"
+    """RMSNorm of each head: with one weight vector shared by all heads, without weight, or none (the gain remains)."""
+    norm_eps: float = 1e-5
+    """Added to the mean square in that norm."""
+    biases: bool = False
+    """Add a bias to all four projections."""
+    equal_maps: bool = False
+    """Start the second map as a copy of the first."""
+
+    values_per_key: ClassVar[int] = 2
+
+    def start_of_lambda(self, site: Site) -> float:
+        """Give lambda_init of the layer at this site."""
+        return 0.8 - 0.6 * math.exp(-0.3 * site.layer) if self.lambda_init is None else self.lambda_init
+
+    def validate(self, site: Site) -> None:
+        """Raise ValueError for heads that do not divide and for unknown options."""
+        super().validate(site)
+        if self.lam not in get_args(Lam):
+            raise ValueError(f"lam: got {self.lam!r}, needs one of {', '.join(get_args(Lam))}")
+        if self.norm not in get_args(Norm):
+            raise ValueError(f"norm: got {self.norm!r}, needs one of {', '.join(get_args(Norm))}")
+        start = self.start_of_lambda(site)
+        if not math.isfinite(start):
+            raise ValueError(f"lambda_init: got {start}, needs a finite number")
+        if self.lam == "sigmoid" and not 0 < start < 1:
+            raise ValueError(f"lambda_init: got {start}, needs to lie strictly between 0 and 1 for a sigmoid")
+
+    def cost(self, site: Site) -> Cost:
+        """Give parameters, FLOPs and cache of the layer at this site."""
+        self.validate(site)
+        key_dim = self.key_dim(site)
+        matrices = projection_weights(self, site, 2 * self.heads, 2 * self.groups)
+        lambdas = {"exp": 4 * key_dim, "scalar": 1, "per_head": self.heads, "sigmoid": 1, "fixed": 0}[self.lam]
+        biases = (2 * self.heads + 4 * self.groups) * key_dim + site.width if self.biases else 0
+        algebra, executed = training_flops(self, site, maps=2)
+        return Cost(
+            parameters=matrices + lambdas + biases + 2 * key_dim * (self.norm == "weight"),
+            flops_algebra=6 * matrices + algebra,
+            flops_executed=6 * matrices + executed,
+            cache_bytes=4 * 4 * self.groups * key_dim,
+        )
+
+    def build(self, site: Site) -> "DiffV1Mixer":
+        """Validate and make the layer."""
+        self.validate(site)
+        return DiffV1Mixer(self, site)
+
+
+class DiffV1Mixer(ProjectedMixer):
+    """head_h = (1 - lambda_init) RMSNorm((A1 - λ A2) v_g); queries 2h, 2h + 1 and keys 2g, 2g + 1 are a pair."""
+
+    norm_weight: nn.Parameter | None
+
+    def __init__(self, config: DiffV1, site: Site) -> None:
+        super().__init__(config, site, queries=2 * config.heads, keys=2 * config.groups, biases=config.biases)
+        self.lam_kind = config.lam
+        self.equal_maps = config.equal_maps
+        self.lambda_init = config.start_of_lambda(site)
+        if config.lam == "exp":
+            for name in LAMBDA_VECTORS:
+                self.register_parameter(name, nn.Parameter(torch.empty(self.head_dim)))
+        elif config.lam != "fixed":
+            self.lambda_raw = nn.Parameter(torch.empty(config.heads if config.lam == "per_head" else 1))
+        self.norm_eps = None if config.norm == "none" else config.norm_eps
+        self.norm_weight = nn.Parameter(torch.empty(self.value_dim)) if config.norm == "weight" else None
+
+    def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
+        """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
+        q, k, v = self.read(x, where, state)
+        heads = normed_diff_attention(
+            *(q[:, 0::2], k[:, 0::2], q[:, 1::2], k[:, 1::2], v),
+            self._broadcast(self.lam(x)),
+            self.norm_weight,
+            self.norm_eps,
+            1.0 - self.lambda_init,
+            **where.restrictions(),
+            impl=self.impl,
+        )
+        return self.write(heads)
+
+    def branches(self, x: Tensor, where: Where) -> list[Branch]:
+        """Give A1 with coefficient 1 and A2 with coefficient -λ; the norm behind them is left out."""
+        q, k, _ = self.read(x, where, None)
+        first, second = diff_attention_maps(q[:, 0::2], k[:, 0::2], q[:, 1::2], k[:, 1::2], **where.restrictions())
+        lam = self._broadcast(self.lam(x))
+        return [Branch("A1", first.new_ones(()), first), Branch("A2", -lam, second)]
+
+    def lam(self, x: Tensor) -> Tensor:
+        """Give λ as a scalar, or [H] where each head has its own; float32 whatever the stored dtype."""
+        if self.lam_kind == "exp":
+            q1, k1, q2, k2 = (wide(getattr(self, name)) for name in LAMBDA_VECTORS)
+            return (q1 * k1).sum().exp() - (q2 * k2).sum().exp() + self.lambda_init
+        if self.lam_kind == "fixed":
+            return torch.full((), self.lambda_init, device=x.device, dtype=wide(x.new_empty(0)).dtype)
+        raw = wide(self.lambda_raw)
+        if self.lam_kind == "sigmoid":
+            raw = raw.sigmoid()
+        return raw if self.lam_kind == "per_head" else raw.squeeze(0)
+
+    def init_weights(self, draw: Draw) -> None:
+        """Fill every parameter.
+
+        q, k, v, o           as `ProjectedMixer.init_weights`; in order of heads, so equal to those of a softmax layer
+                             with 2 H heads; `equal_maps` copies first queries and keys onto the second
+        lambda_q1 .. k2      N(0, 0.1)
+        λ as a scalar        lambda_init (its logit for the sigmoid)
+        norm                 1
+        """
+        super().init_weights(draw)
+        if self.equal_maps:
+            for part in (self.q, self.k):
+                pairs = part.weight.detach().unflatten(0, (-1, 2, self.head_dim))
+                pairs[:, 1] = pairs[:, 0]
+        if self.lam_kind == "exp":
+            for name in LAMBDA_VECTORS:
+                fill(getattr(self, name), draw.normal(name, (self.head_dim,), 0.1))
+        elif self.lam_kind != "fixed":
+            start = self.lambda_init
+            nn.init.constant_(self.lambda_raw, math.log(start / (1 - start)) if self.lam_kind == "sigmoid" else start)
+        if self.norm_weight is not None:
+            nn.init.ones_(self.norm_weight)
+
+    def _broadcast(self, lam: Tensor) -> Tensor:
+        return lam[:, None, None] if lam.ndim else lam
+
+
+LAMBDA_VECTORS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")

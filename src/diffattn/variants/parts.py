@@ -1,0 +1,164 @@
+"""What most variants share: head counts, the four projections, the key/value cache, the arithmetic of costs."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.ops import implementations
+from diffattn.ops.positions import apply_rotary
+from diffattn.variants.base import Draw, Mixer, MixerConfig, Site, Where
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsConfig(MixerConfig):
+    """Head counts and the width of a head."""
+
+    heads: int = 8
+    """Output heads: those that leave the layer."""
+    kv_heads: int | None = None
+    """Key/value groups; None: one for each output head."""
+    head_dim: int | None = None
+    """Width of one query or key head, D; None: such that the output heads together are as wide as the model."""
+
+    values_per_key: ClassVar[int] = 1
+    """Width of a value head in query heads: 1, or 2 where a head has two maps and E = 2 D."""
+
+    @property
+    def groups(self) -> int:
+        """Number of key/value groups, G."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    def key_dim(self, site: Site) -> int:
+        """Width of one query or key head, D."""
+        return self.head_dim or site.width // (self.heads * self.values_per_key)
+
+    def validate(self, site: Site) -> None:
+        """Raise ValueError where the heads do not divide or the implementation does not exist."""
+        for field in ("heads", "kv_heads", "head_dim"):
+            value = getattr(self, field)
+            if value is None and field != "heads":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{field}: got {value!r}, needs a whole number of at least 1")
+        if self.heads % self.groups:
+            raise ValueError(
+                f"{self.name}: {self.heads} output heads cannot share {self.groups} key/value heads evenly; "
+                "kv_heads must divide heads"
+            )
+        share = self.heads * self.values_per_key
+        if self.head_dim is None and site.width % share:
+            raise ValueError(
+                f"{self.name}: width {site.width} does not divide by {share} ({self.heads} output heads, each "
+                f"{self.values_per_key} x head_dim wide); change heads or width, or set head_dim"
+            )
+        if self.impl not in ("auto", *implementations()):
+            raise ValueError(f"impl: got {self.impl!r}, needs auto or one of {', '.join(implementations())}")
+
+
+class ProjectedMixer(Mixer):
+    """Queries, keys and values by linear maps of the tokens, an output map behind the heads, and a cache of K and V."""
+
+    def __init__(self, config: HeadsConfig, site: Site, queries: int, keys: int, biases: bool = False) -> None:
+        """Make the projections for `queries` query heads and `keys` key heads in all."""
+        super().__init__()
+        self.site = site
+        self.heads, self.groups, self.queries, self.keys = config.heads, config.groups, queries, keys
+        self.head_dim = config.key_dim(site)
+        self.value_dim = self.head_dim * config.values_per_key
+        self.impl = config.impl
+        self.q = nn.Linear(site.width, queries * self.head_dim, bias=biases)
+        self.k = nn.Linear(site.width, keys * self.head_dim, bias=biases)
+        self.v = nn.Linear(site.width, self.groups * self.value_dim, bias=biases)
+        self.o = nn.Linear(self.heads * self.value_dim, site.width, bias=biases)
+
+    def read(self, x: Tensor, where: Where, state: dict[str, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Give q [B, queries, T, D], k [B, keys, S, D], v [B, G, S, E], rotated; with a state, its whole buffers."""
+        source = x if where.memory is None else where.memory
+        q = _split(self.q(x), self.queries)
+        k = _split(self.k(source), self.keys)
+        v = _split(self.v(source), self.groups)
+        if where.positions is not None:
+            assert where.memory is None, "keys of a memory have no positions of their own: pass positions=None"
+            q, k = apply_rotary(q, *where.positions), apply_rotary(k, *where.positions)
+        if state is not None:
+            assert where.key_lengths is not None, "a state needs key_lengths, the lengths after this call's tokens"
+            k = _store(state["k"], k, where.key_lengths)
+            v = _store(state["v"], v, where.key_lengths)
+        return q, k, v
+
+    def write(self, heads: Tensor) -> Tensor:
+        """Map the output heads [B, H, T, E] back to [B, T, W]."""
+        return self.o(heads.transpose(1, 2).flatten(2))
+
+    def new_state(self, batch: int, capacity: int, device: Any = None, dtype: Any = None) -> dict[str, Tensor]:
+        """Allocate k [B, keys, capacity, D], kept after rotation, and v [B, G, capacity, E], zero-filled."""
+        weight = self.k.weight
+        return {
+            "k": weight.new_zeros(batch, self.keys, capacity, self.head_dim, device=device, dtype=dtype),
+            "v": weight.new_zeros(batch, self.groups, capacity, self.value_dim, device=device, dtype=dtype),
+        }
+
+    def init_weights(self, draw: Draw) -> None:
+        """Fill the projections: q, k, v ~ N(0, 1/fan-in), o ~ N(0, 1/(fan-in * 2 layers)), biases 0."""
+        fill(self.q.weight, self.starting_queries(draw))
+        for role, part in (("k", self.k), ("v", self.v)):
+            fill(part.weight, draw.normal(role, part.weight.shape, self.site.width**-0.5))
+        fan_in = self.o.weight.shape[1]
+        # Drawn transposed, so that the heads are the first axis, the one that may grow.
+        fill(self.o.weight, draw.normal("o", self.o.weight.shape[::-1], (fan_in * 2 * self.site.layers) ** -0.5).T)
+        for part in (self.q, self.k, self.v, self.o):
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+    def starting_queries(self, draw: Draw) -> Tensor:
+        """Give the first values of q's weight."""
+        return draw.normal("q", self.q.weight.shape, self.site.width**-0.5)
+
+
+@torch.no_grad()
+def fill(parameter: Tensor, values: Tensor) -> None:
+    """Copy starting values into a parameter of any dtype, on any device."""
+    parameter.copy_(values)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Give x in float32, or as it is where it is float64."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def projection_weights(config: HeadsConfig, site: Site, queries: int, keys: int) -> int:
+    """Count the entries of the matrices q, k, v and o."""
+    key_dim = config.key_dim(site)
+    value_dim = key_dim * config.values_per_key
+    return site.width * ((queries + keys) * key_dim + (config.groups + config.heads) * value_dim)
+
+
+def training_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int]:
+    """Count the FLOPs per token of the products with keys and values: (algebra, executed), forward and backward.
+
+    Algebra combines the maps before the product with V. Executed follows the plans of `impl`: `reference` multiplies as
+    the algebra does; `sdpa` gives torch's fused kernel one map and a piece of V no wider than D at a time, and that
+    kernel's backward pass computes the map again.
+    """
+    key_dim = config.key_dim(site)
+    value_dim = key_dim * config.values_per_key
+    per_channel = 2 * config.heads * site.context
+    algebra = 3 * per_channel * (maps * key_dim + value_dim)
+    if config.impl == "reference":
+        return algebra, algebra
+    pieces = config.values_per_key
+    return algebra, per_channel * maps * (4 * key_dim * pieces + 3 * value_dim)
+
+
+def _split(projected: Tensor, heads: int) -> Tensor:
+    return projected.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _store(buffer: Tensor, new: Tensor, lengths: Tensor) -> Tensor:
+    """Write new [B, N, T, D] to the last T slots before `lengths` [B]; give the whole buffer [B, N, capacity, D]."""
+    tokens = new.shape[2]
+    slots = lengths.long()[:, None] - tokens + torch.arange(tokens, device=new.device)
+    buffer.scatter_(2, slots[:, None, :, None].expand_as(new), new.detach().to(buffer.dtype))
+    return buffer.to(new.dtype)

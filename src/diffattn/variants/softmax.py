@@ -1,0 +1,79 @@
+"""Ordinary attention: the baseline, also in the two forms of the paper's ablation rows."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.ops import attention_maps
+from diffattn.ops.normed import normed_attention
+from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
+from diffattn.variants.parts import HeadsConfig, ProjectedMixer, projection_weights, training_flops
+
+
+@register("softmax")
+@dataclass(frozen=True, kw_only=True)
+class Softmax(HeadsConfig):
+    """Ordinary softmax attention; the baseline of differential attention with h heads has 2 h."""
+
+    norm: bool = False
+    """RMSNorm over each head's output, one weight vector shared by all heads."""
+    norm_eps: float = 1e-5
+    """Added to the mean square in that norm."""
+    temperature: bool = False
+    """Learn a factor on the logits of each head, 1 at the start."""
+
+    def cost(self, site: Site) -> Cost:
+        """Give parameters, FLOPs and cache of the layer at this site."""
+        self.validate(site)
+        matrices = projection_weights(self, site, self.heads, self.groups)
+        extra = self.key_dim(site) * self.norm + self.heads * self.temperature
+        algebra, executed = training_flops(self, site, maps=1)
+        return Cost(
+            parameters=matrices + extra,
+            flops_algebra=6 * matrices + algebra,
+            flops_executed=6 * matrices + executed,
+            cache_bytes=4 * 2 * self.groups * self.key_dim(site),
+        )
+
+    def build(self, site: Site) -> "SoftmaxMixer":
+        """Validate and make the layer."""
+        self.validate(site)
+        return SoftmaxMixer(self, site)
+
+
+class SoftmaxMixer(ProjectedMixer):
+    """out_h = [RMSNorm](softmax([t_h] q_h k_g^T / sqrt(D)) v_g), g = h // (H / G)."""
+
+    norm_weight: nn.Parameter | None
+    temperature: nn.Parameter | None
+
+    def __init__(self, config: Softmax, site: Site) -> None:
+        super().__init__(config, site, queries=config.heads, keys=config.groups)
+        self.norm_eps = config.norm_eps if config.norm else None
+        self.norm_weight = nn.Parameter(torch.empty(self.value_dim)) if config.norm else None
+        self.temperature = nn.Parameter(torch.empty(config.heads)) if config.temperature else None
+
+    def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
+        """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
+        q, k, v = self.read(x, where, state)
+        heads = normed_attention(
+            self._tempered(q), k, v, self.norm_weight, self.norm_eps, 1.0, **where.restrictions(), impl=self.impl
+        )
+        return self.write(heads)
+
+    def branches(self, x: Tensor, where: Where) -> list[Branch]:
+        """Give the one map, A."""
+        q, k, _ = self.read(x, where, None)
+        map = attention_maps(self._tempered(q), k, **where.restrictions())
+        return [Branch("A", map.new_ones(()), map)]
+
+    def init_weights(self, draw: Draw) -> None:
+        """Fill the projections as `ProjectedMixer.init_weights` does; the norm's weight and the temperatures with 1."""
+        super().init_weights(draw)
+        for ones in (self.norm_weight, self.temperature):
+            if ones is not None:
+                nn.init.ones_(ones)
+
+    def _tempered(self, q: Tensor) -> Tensor:
+        return q if self.temperature is None else (q * self.temperature[:, None, None]).to(q.dtype)
