@@ -75,7 +75,7 @@ class Decoder(nn.Module):
         x = F.embedding(tokens, self.embedding.weight)
         if self.config.embedding_scale:
             x = x * math.sqrt(self.config.width)
-        for layer, (block, where) in enumerate(zip(self.layers, wheres, strict=True)):
+        for layer, (block, where) in enumerate(zip(self.blocks(), wheres, strict=True)):
             if cache is not None:
                 x = block(x, where, joined, cache.states[layer], cache.previous[layer])
             elif self.checkpoint_activations and torch.is_grad_enabled():
@@ -190,7 +190,11 @@ class Block(nn.Module):
         state: dict[str, Tensor] | None = None,
         previous: Tensor | None = None,
     ) -> Tensor:
-        """Map x [B, T, W]; joined [B, T, 1]: the token before is of the same document; previous [B, 1, W/2]: the shift's cache."""
+        """Map x [B, T, W] to [B, T, W].
+
+        For the token shift: joined [B, T, 1], whether the token before is of the same document (None: all are), and
+        previous [B, 1, W/2], its cache, updated in place.
+        """
         h = self.mixer_norm(x)
         if self.token_shift:
             h = _shift(h, joined, previous)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from diffattn.model.cache import Cache
     from diffattn.model.decoder import Decoder
 
 PREFILL = 1024
-"""Prompt tokens a pass; a longer prompt enters in pieces, so that no mask of its square length is held."""
+"""Prompt tokens per pass; a longer prompt enters in pieces, so that no mask of its square length is held."""
 
 
 @torch.no_grad()
@@ -45,12 +46,10 @@ def generate(
     draws = _draws(seed, batch, max_new_tokens).to(tokens.device) if temperature > 0 else None
     finished = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
     cache = model.new_cache(batch, prompt + max_new_tokens)
-    texts, waiting, mask = tokens, tokens, attention_mask
+    state = _prefill(model, tokens, attention_mask, cache)
+    texts = tokens
     for step in range(max_new_tokens):
-        for piece in range(0, waiting.shape[1], PREFILL):
-            part = slice(piece, piece + PREFILL)
-            hidden = model.hidden(waiting[:, part], None, None if mask is None else mask[:, part], cache)
-        logits = hidden[:, -1] @ model.head.T
+        logits = state @ model.head.T
         if draws is None:
             new = logits.argmax(dim=-1)
         else:
@@ -58,10 +57,11 @@ def generate(
         if eos_token is not None and pad is not None:
             new = new.masked_fill(finished, pad)
             finished = finished | (new == eos_token)
-        waiting, mask = new[:, None].to(tokens.dtype), None
-        texts = torch.cat((texts, waiting), dim=1)
-        if eos_token is not None and bool(finished.all()):
+        new = new[:, None].to(tokens.dtype)
+        texts = torch.cat((texts, new), dim=1)
+        if step == max_new_tokens - 1 or (eos_token is not None and bool(finished.all())):
             break
+        state = model.hidden(new, cache=cache)[:, -1]
     return texts
 
 
@@ -83,6 +83,16 @@ def probabilities(
     if min_p is not None:
         p = p.masked_fill(p < min_p * p[:, :1], 0.0)
     return torch.zeros_like(p).scatter(-1, ids, p / p.sum(dim=-1, keepdim=True))
+
+
+def _prefill(model: "Decoder", tokens: Tensor, attention_mask: Tensor | None, cache: "Cache") -> Tensor:
+    """Take the prompts [B, T] into the cache, in pieces, and give the state [B, W] of their last tokens."""
+    state = tokens
+    for start in range(0, tokens.shape[1], PREFILL):
+        piece = slice(start, start + PREFILL)
+        mask = None if attention_mask is None else attention_mask[:, piece]
+        state = model.hidden(tokens[:, piece], attention_mask=mask, cache=cache)[:, -1]
+    return state
 
 
 def _pick(p: Tensor, draw: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ CL100K = 100288
 """The vocabulary of cl100k_base, rounded up to a multiple of 64."""
 
 SIZES: dict[str, ModelConfig] = {
-    # arXiv 2410.05258, App. E: width / layers / output heads of the differential model; the Transformer has twice as many.
+    # arXiv 2410.05258, App. E: width, layers, heads; written 2 * H for H output heads of the differential model.
     "paper_830m": _baseline(1536, 24, 2 * 8, vocab_size=CL100K, context=2048),
     "paper_1p4b": _baseline(2048, 24, 2 * 8, vocab_size=CL100K, context=2048),
     "paper_2p8b": _baseline(2560, 32, 2 * 10, vocab_size=CL100K, context=2048),
