@@ -41,9 +41,9 @@ class TextData:
     kind: ClassVar[str] = "text"
 
     source: str = "stdlib"
-    """"stdlib", a file, a folder, a glob (text, .jsonl, .parquet), or "hf:owner/name[:config]" of the Hugging Face hub."""
+    """File, folder or glob (text, .jsonl, .parquet); "stdlib": Python's own; "hf:owner/name[:config]": the hub's."""
     tokenizer: str = "bytes"
-    """"bytes" (257 ids), "bpe" (byte-level, trained on the training split), or the path of a tokenizer.json."""
+    """Either "bytes" (257 ids), "bpe" (byte-level, trained on the training split) or a tokenizer.json's path."""
     vocab_size: int = 8192
     """Ids of the trained tokenizer, end-of-text included ("bpe" only)."""
     text_field: str = "text"
@@ -63,7 +63,7 @@ class SyntheticData:
     kind: ClassVar[str] = "synthetic"
 
     task: Literal["recall", "induction", "needle"] = "recall"
-    """"recall": values by key; "induction": a repeated passage of random length; "needle": facts hidden in noise."""
+    """Values by key (recall), a passage of random length repeated (induction), or facts hidden in noise (needle)."""
     keys: int | None = None
     """Symbols that can be keys; None: 32 for recall, 64 for needle (its noise) and induction (its alphabet)."""
     values: int | None = None
@@ -117,7 +117,7 @@ class Data(Protocol):
         ...
 
     def evaluation(self, split: Split, tokens: int | None = None) -> Iterator[Batch]:
-        """The held-out split in fixed order, whatever the run's seed; `tokens`: about so many, spread over the split."""
+        """The held-out split in fixed order, whatever the run's seed; `tokens`: about so many, spread over it."""
         ...
 
     def describe(self) -> str:
