@@ -1,8 +1,11 @@
-"""Equal cost for every arm: the feed-forward's width is solved for until the non-embedding parameters agree."""
+"""What a comparison costs: feed-forwards solved for equal parameters, FLOPs of a run, the speed of this machine."""
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from diffattn.model.config import ModelConfig
+from diffattn.train.config import RunConfig
 
 LEFT_ALONE_PERCENT = 0.5
 """A mismatch below this share of the parameters keeps the baseline's width, so that all other tensors stay equal."""
@@ -24,3 +27,66 @@ def match(model: ModelConfig, target: int) -> ModelConfig:
             f"{replace(model, ffn_width=1).cost().other_parameters:,}; give it fewer heads or match='native'"
         )
     return replace(model, ffn_width=width)
+
+
+def run_flops(run: RunConfig) -> float:
+    """Executed FLOPs of one run: its training, and the forward passes of its evaluations."""
+    train = run.train
+    tokens = train.steps * train.sequences * run.model.context
+    evaluated = (min(train.evals, train.steps) + 2) * (train.eval_tokens or 0)
+    return run.model.cost().flops_executed * (tokens + evaluated / 3)
+
+
+MEASURED_BELOW = 20_000_000
+"""Parameters up to which a few real steps take no longer than a second or two."""
+SHARE_OF_PEAK = 0.5
+"""What training usually reaches of the fastest matrix product, where no step is measured."""
+
+
+def measure_speed(run: RunConfig, threads: int, seconds: float = 1.0) -> tuple[float, str]:
+    """Executed FLOP/s of one process with `threads` threads on this machine, and how it was found.
+
+    A small model takes real steps on random tokens; for a large one it is a share of the fastest matrix product.
+    """
+    from diffattn.train.profile import choose_device, choose_precision, cpu_threads, peak_flops
+
+    device = choose_device()
+    with cpu_threads(threads):
+        if run.model.cost().parameters > MEASURED_BELOW:
+            peak = peak_flops(device, choose_precision("auto", device), threads)
+            return SHARE_OF_PEAK * peak, f"guessed: {SHARE_OF_PEAK:.0%} of the fastest matrix product on this machine"
+        step = _step(run)
+        step()
+        start, steps = time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            step()
+            steps += 1
+        flops = run.model.cost().flops_executed * run.train.batch_size * run.model.context * steps
+        return flops / (time.perf_counter() - start), f"measured: {steps} steps of the baseline"
+
+
+def _step(run: RunConfig) -> Callable[[], None]:
+    """A training step of the run's model on random tokens: forward, backward, update."""
+    import torch
+
+    from diffattn.model.decoder import build
+    from diffattn.ops.loss import cross_entropy
+    from diffattn.train.profile import choose_device, choose_precision
+
+    device = choose_device()
+    dtype = choose_precision(run.train.precision, device)
+    model = build(run.model, device=device)
+    optimiser = torch.optim.AdamW(model.parameters(), fused=True)
+    shape = (run.train.batch_size, run.model.context)
+    tokens = torch.randint(run.model.vocab_size, shape, device=device)
+
+    def step() -> None:
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            total, count = cross_entropy(model.hidden(tokens), model.head, tokens)
+        (total / count).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return step

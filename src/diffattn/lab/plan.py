@@ -180,7 +180,17 @@ class Run:
     seed: int
     learning_rate: float
     sweep: bool
+    """It only chooses a learning rate, on a seed that is never judged."""
+    maps: bool
+    """Its attention maps are saved for the report."""
     config: RunConfig
+
+
+def select(task: Task, arms: Sequence[str]) -> Task:
+    """Keep only the named arms of a task, and the baseline; ValueError for a name that it does not have."""
+    for name in arms:
+        task.arm(name)
+    return replace(task, arms=tuple(arm for arm in task.arms if arm.name in {*arms, task.baseline}))
 
 
 Rates = Mapping[str, Mapping[str, float]]
@@ -206,19 +216,15 @@ def judged_runs(plan: Plan, rates: Rates | None = None) -> list[Run]:
 
     rates: by task and arm, from the sweeps; where there is none the middle of the grid, or train.learning_rate, stands.
     """
-    listed: list[Run] = []
+    cells = {task.name: _cells(task, (rates or {}).get(task.name, {})) for task in plan.tasks}
     models = {task.name: resolve(task) for task in plan.tasks}
-    for number in range(max(task.seeds for task in plan.tasks)):
-        for task in plan.tasks:
-            if number >= task.seeds:
-                continue
-            grid = sorted(task.learning_rates) or [task.train.learning_rate]
-            chosen = (rates or {}).get(task.name, {})
-            for arm, budget in _cells(task):
-                rate = chosen.get(arm.name, grid[len(grid) // 2])
-                model = models[task.name][arm.name].model
-                listed.append(_run(plan, task, arm, model, budget, task.first_seed + number, rate, sweep=False))
-    return listed
+    return [
+        _run(plan, task, arm, models[task.name][arm.name].model, budget, task.first_seed + number, rate, sweep=False)
+        for number in range(max(task.seeds for task in plan.tasks))
+        for task in plan.tasks
+        if number < task.seeds
+        for arm, budget, rate in cells[task.name]
+    ]
 
 
 def sweep_runs(plan: Plan, task: Task, rates: Sequence[float]) -> list[Run]:
@@ -233,13 +239,18 @@ def sweep_runs(plan: Plan, task: Task, rates: Sequence[float]) -> list[Run]:
     ]
 
 
-def _cells(task: Task) -> list[tuple[Arm, Budget]]:
-    """The trainings of one seed: every arm in full, the ruler, every arm at a quarter."""
-    cells: list[tuple[Arm, Budget]] = [(arm, "full") for arm in task.arms]
+def _cells(task: Task, chosen: Mapping[str, float]) -> list[tuple[Arm, Budget, float]]:
+    """The trainings of one seed: all arms in full, the ruler, all at a quarter, all at the baseline's rate."""
+    grid = sorted(task.learning_rates) or [task.train.learning_rate]
+    rates = {arm.name: chosen.get(arm.name, grid[len(grid) // 2]) for arm in task.arms}
+    baseline = task.arm(task.baseline)
+    cells: list[tuple[Arm, Budget, float]] = [(arm, "full", rates[arm.name]) for arm in task.arms]
     if task.ruler:
-        cells.append((task.arm(task.baseline), "ruler"))
+        cells.append((baseline, "ruler", rates[baseline.name]))
     if task.quarter:
-        cells += [(arm, "quarter") for arm in task.arms]
+        cells.extend((arm, "quarter", rates[arm.name]) for arm in task.arms)
+    shared = rates[baseline.name]
+    cells.extend((arm, "full", shared) for arm in task.arms if rates[arm.name] != shared)
     return cells
 
 
@@ -248,12 +259,7 @@ def _run(
 ) -> Run:
     rate *= arm.learning_rate_factor
     share = BUDGETS[budget]
-    train = replace(
-        task.train,
-        learning_rate=rate,
-        steps=max(1, round(share * task.train.steps)),
-        warmup=round(share * task.train.warmup),
-    )
+    train = replace(task.train, learning_rate=rate, steps=max(1, round(share * task.train.steps)))
     labels = {"plan": plan.name, "task": task.name, "arm": arm.name, "budget": budget}
     if arm.redraw_attention:
         labels["redraw_attention"] = str(arm.redraw_attention)
@@ -267,6 +273,7 @@ def _run(
         seed=seed,
         learning_rate=rate,
         sweep=sweep,
+        maps=not sweep and budget == "full" and seed == task.first_seed,
         config=RunConfig(model=model, data=task.data, train=train, seed=seed, labels=labels),
     )
 

@@ -1,0 +1,169 @@
+"""plan.json: what was fixed before the first run, so that nothing can be changed after looking."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.lab.plan import SWEEP_SEED, Plan, Run, Task, resolve
+from diffattn.lab.worker import write_json
+
+FILE = "plan.json"
+UNITS = {"loss": "nats", "tokens_to_50": "tokens"}
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a task's data say of themselves, for captions."""
+
+    data: str
+    """One line: source, size, tokenizer."""
+    bigram_loss: float | None = None
+    """Nats per token of a smoothed bigram table; None for synthetic data."""
+
+
+def plan_json(
+    plan: Plan,
+    ready: Plan,
+    *,
+    command: str,
+    surroundings: Mapping[str, Surroundings],
+    chosen: Mapping[str, Mapping[str, float]],
+    runs: Iterable[Run],
+) -> dict[str, Any]:
+    """Everything the report needs to know of a plan, and the plan itself under "definition" with its hash.
+
+    plan: as it was declared, and is hashed. ready: with the vocabulary that its data turned out to have.
+    chosen: learning rates by task and arm, as far as they are known. runs: as far as they are known; the hash covers
+    neither, since both follow from the definition and from the sweep's results on dev.
+    """
+    listed = list(runs)
+    return {
+        "name": plan.name,
+        "description": plan.description,
+        "hash": plan.hash(),
+        "command": command or f"diffattn compare {plan.name}",
+        "definition": plan.to_dict(),
+        "tasks": [
+            _task(task, surroundings[task.name], chosen.get(task.name, {}), [r for r in listed if r.task == task.name])
+            for task in ready.tasks
+        ],
+    }
+
+
+def write_plan(folder: Path, content: dict[str, Any]) -> None:
+    """Write plan.json whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / FILE, content)
+
+
+def read_plan(folder: Path) -> dict[str, Any] | None:
+    """Read a folder's plan.json; None where there is none. ValueError: it is damaged, or written by something else."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text())
+        Plan.from_dict(content["definition"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not a plan of this version ({error!r}); choose another folder with --out"
+        ) from error
+    return content
+
+
+def refuse_another(plan: Plan, folder: Path) -> None:
+    """Raise ValueError, naming what differs, where the folder holds runs of another plan."""
+    before = read_plan(folder)
+    if before is None or before["hash"] == plan.hash():
+        return
+    # Through JSON, so that a tuple here and a list there are the same.
+    now = json.loads(json.dumps(plan.to_dict()))
+    changes = list(differences(before["definition"], now))
+    shown = "; ".join(changes[:4]) + (f"; and {len(changes) - 4} more" if len(changes) > 4 else "")
+    raise ValueError(
+        f"{folder} holds runs of another plan: {shown}. A plan is fixed before its first run; give the new one its "
+        f"own folder: --out {folder.with_name(folder.name + '-2')}"
+    )
+
+
+def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
+    """Say where two JSON values differ, as dotted paths with both values."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*before, *(key for key in now if key not in before)]:
+            yield from differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(before, list) and isinstance(now, list) and _named(before) and _named(now):
+        yield from differences(_by_name(before), _by_name(now), path)
+    elif before != now:
+        yield f"{path} was {_short(before)}, is {_short(now)}"
+
+
+def learning_rate_policy(task: Task, chosen: Mapping[str, float]) -> str:
+    """Say how the arms came to their learning rates, as the verdict's sentence ends."""
+    if task.rates_from:
+        return f"each arm's rate chosen on dev by {task.rates_from}, on other seeds"
+    if not task.learning_rates:
+        return f"one shared, untuned learning rate ({task.train.learning_rate:g})"
+    seeds = range(SWEEP_SEED, SWEEP_SEED + task.sweep_seeds)
+    rates = ", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items()) or "not chosen yet"
+    return f"rates chosen on dev from the same factor-2 grid, on seeds {seeds[0]} to {seeds[-1]}: {rates}"
+
+
+def _task(task: Task, around: Surroundings, chosen: Mapping[str, float], runs: list[Run]) -> dict[str, Any]:
+    batch_tokens = task.train.sequences * task.model.context
+    return {
+        "name": task.name,
+        "data": around.data,
+        "metric": task.metric,
+        "unit": UNITS[task.metric],
+        "lower_is_better": True,
+        "baseline": task.baseline,
+        "margin": task.margin,
+        "seeds": list(range(task.first_seed, task.first_seed + task.seeds)),
+        "learning_rate_policy": learning_rate_policy(task, chosen),
+        "chosen": dict(chosen),
+        "steps": task.train.steps,
+        "tokens": task.train.steps * batch_tokens,
+        "batch_tokens": batch_tokens,
+        "context": task.model.context,
+        "bigram_loss": around.bigram_loss,
+        "recorded_sd": task.recorded_sd,
+        "recorded_sd_source": task.recorded_sd_source,
+        "arms": list(_arms(task)),
+        "runs": [
+            {key: value for key, value in asdict(run).items() if key not in ("config", "task", "maps")} for run in runs
+        ],
+    }
+
+
+def _arms(task: Task) -> Iterator[dict[str, Any]]:
+    for name, resolved in resolve(task).items():
+        arm, cost = resolved.arm, resolved.model.cost()
+        by_layer = {str(layer): mixer.to_dict() for layer, mixer in arm.mixers_by_layer.items()}
+        yield {
+            "name": name,
+            "mixer": arm.mixer.to_dict(),
+            **({"mixers_by_layer": by_layer} if by_layer else {}),
+            "note": arm.note,
+            "ffn_width": resolved.model.ffn_width,
+            "other_parameters": cost.other_parameters,
+            "embedding_parameters": cost.embedding_parameters,
+            "mismatch_percent": resolved.mismatch_percent,
+            "flops_algebra": cost.flops_algebra,
+            "flops_executed": cost.flops_executed,
+            "cache_bytes": cost.cache_bytes,
+        }
+
+
+def _named(items: list[Any]) -> bool:
+    return bool(items) and all(isinstance(item, dict) and "name" in item for item in items)
+
+
+def _by_name(items: list[Any]) -> dict[str, Any]:
+    return {item["name"]: item for item in items}
+
+
+def _short(value: Any) -> str:
+    text = "absent" if value is None else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

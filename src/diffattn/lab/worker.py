@@ -1,0 +1,125 @@
+"""The process that trains: `python -m diffattn.lab.worker` takes runs from stdin, one JSON line each.
+
+It answers each with one JSON line on stdout. Keeping the process saves importing torch for every run; keeping it apart
+from the runner lets runs go side by side, and lets one that is killed be taken up by another.
+"""
+
+import _thread
+import json
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+REDRAW = "redraw_attention"
+"""Label of a run whose attention starts from other random numbers than its seed's."""
+
+
+def main() -> None:
+    """Work off the jobs until stdin closes; when it closes early, the run in hand is saved and given up."""
+    # A shell that starts commands in the background makes them deaf to Ctrl-C; the runner must still reach this one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Nothing that a library prints may get between the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    jobs: queue.Queue[str | None] = queue.Queue()
+    busy = threading.Event()
+    threading.Thread(target=_read, args=(sys.stdin, jobs, busy), daemon=True).start()
+    try:
+        while (line := jobs.get()) is not None:
+            busy.set()
+            answer = _answer(json.loads(line))
+            busy.clear()
+            print(json.dumps(answer), file=answers)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _read(stream: TextIO, jobs: "queue.Queue[str | None]", busy: threading.Event) -> None:
+    """Pass lines on; a runner that disappears must not leave a training behind that a new one would start again."""
+    for line in stream:
+        jobs.put(line)
+    jobs.put(None)
+    if busy.is_set():
+        _thread.interrupt_main()
+
+
+def _answer(job: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"status": work(job)}
+    except (ValueError, OSError) as error:
+        return {"status": "error", "message": f"{Path(job['folder']).name}: {error}"}
+
+
+def work(job: dict[str, Any]) -> str:
+    """Train the run of a job and, where it is judged, evaluate it; what is on disk already is not done again.
+
+    job: {"folder", "config": RunConfig.to_dict(), "judged": bool, "maps": bool}. Returns the outcome's status.
+    """
+    from diffattn.train.config import RunConfig
+    from diffattn.train.trainer import train
+
+    run, folder = RunConfig.from_dict(job["config"]), Path(job["folder"])
+    if REDRAW in run.labels and not (folder / "done").exists():
+        run = _with_redrawn_attention(run, folder / "start")
+    outcome = train(run, folder, quiet=True)
+    if outcome.status == "finished":
+        shutil.rmtree(folder / "start", ignore_errors=True)
+        if job["judged"]:
+            evaluate_run(run, folder, maps=job["maps"])
+    return outcome.status
+
+
+def evaluate_run(run: Any, folder: Path, *, maps: bool) -> None:
+    """Write evals/test.json, and evals/maps.json where asked, of a finished run; only the report reads them."""
+    from diffattn.data import open_data
+    from diffattn.evals.maps import sentence_maps
+    from diffattn.evals.perplexity import evaluate
+    from diffattn.hub.convert import load
+
+    test, attention = folder / "evals" / "test.json", folder / "evals" / "maps.json"
+    if test.exists() and (attention.exists() or not maps):
+        return
+    data = open_data(run.data, context=run.model.context, batch_size=run.train.batch_size, seed=run.seed)
+    model = load(folder / "model").eval()
+    if not test.exists():
+        heldout = evaluate(model, data.evaluation("test", run.train.eval_tokens), data.token_bytes)
+        write_json(test, heldout.to_dict())
+    if maps and not attention.exists():
+        ids = data.sentence()
+        write_json(attention, sentence_maps(model, ids, data.labels(ids)))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON that appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    os.replace(temporary, path)
+
+
+def _with_redrawn_attention(run: Any, folder: Path) -> Any:
+    """Save the run's starting model with the attention's tensors of another seed; return the run that starts there."""
+    import torch
+
+    from diffattn.hub.convert import save
+    from diffattn.model.decoder import build
+
+    model = build(run.model, seed=run.seed)
+    other = build(run.model, seed=run.seed + int(run.labels[REDRAW]))
+    redrawn = dict(other.named_parameters())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".mixer." in name:
+                parameter.copy_(redrawn[name])
+    save(model, folder)
+    return replace(run, train=replace(run.train, init_from=str(folder)))
+
+
+if __name__ == "__main__":
+    main()
