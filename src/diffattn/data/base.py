@@ -103,14 +103,24 @@ def nearest(name: str, known: Sequence[str]) -> str:
 class Data(Protocol):
     """A training stream and its held-out splits; every method is a pure function of its arguments."""
 
-    config: TextData | SyntheticData
-    vocab_size: int
-    fingerprint: dict[str, str | int]
-    """What a checkpoint must agree with: source, tokenizer, vocab_size."""
-    train_tokens: int | None
-    """Tokens of the training split; None where sequences are drawn without end."""
-    token_bytes: Tensor | None
-    """[V] int64 bytes of text behind each id (0 for end-of-text); None where bits per byte mean nothing."""
+    @property
+    def config(self) -> TextData | SyntheticData: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def fingerprint(self) -> dict[str, str | int]:
+        """What a checkpoint must agree with: source, tokenizer, vocab_size."""
+        ...
+
+    @property
+    def train_tokens(self) -> int | None:
+        """Tokens of the training split; None where sequences are drawn without end."""
+        ...
+
+    @property
+    def token_bytes(self) -> Tensor | None:
+        """[V] int64 bytes of text behind each id (0 for end-of-text); None where bits per byte mean nothing."""
+        ...
 
     def batch(self, step: int) -> Batch:
         """The training batch of this step (from 0), the same whenever and wherever it is asked for."""

@@ -7,6 +7,7 @@ import glob
 import hashlib
 import json
 import mmap
+import os
 import platform
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -46,8 +47,11 @@ def open_source(config: TextData) -> Source:
 
 def _standard_library() -> Source:
     root = Path(sysconfig.get_paths()["stdlib"])
-    paths = [path for path in sorted(root.rglob("*.py")) if not NOT_LIBRARY & set(path.relative_to(root).parts)]
-    paths = [path for path in paths if _is_utf8(path)]
+    paths = []
+    for folder, inner, files in os.walk(root):
+        inner[:] = [name for name in inner if name not in NOT_LIBRARY]  # prunes the walk
+        paths += [Path(folder, name) for name in files if name.endswith(".py")]
+    paths = [path for path in sorted(paths) if _is_utf8(path)]
     if not paths:
         raise DataError(f"Python's standard library has no source files under {root}; name a text with --data.source")
 
