@@ -1,8 +1,77 @@
-"""report.json's dictionary -> one HTML page."""
+"""report.json's dictionary -> one HTML page that loads nothing: style and pictures are inside it."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from diffattn.lab.report import captions, figures
+from diffattn.lab.report.figures import Figure
+from diffattn.lab.report.maps import LEVELS, head_panels
+from diffattn.lab.report.tables import arm_table, never_reaching, styles
+from diffattn.lab.report.words import count, duration, rate, status_words
 
-def render_page(report: dict[str, Any]) -> str:
+Json = dict[str, Any]
+
+
+def render_page(report: Json) -> str:
     """One self-contained HTML page."""
-    return str(report["plan"]["name"])
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    jinja = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    jinja.globals |= {"svg": Markup, "levels": LEVELS}
+    jinja.filters |= {"count": count, "duration": duration, "rate": rate, "after": str.removeprefix}
+    style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
+    tasks = [_task(name, task) for name, task in report["tasks"].items()]
+    return jinja.get_template("page.html").render(
+        report=report, plan=report["plan"], tasks=tasks, style=style, status=status_words(report)
+    )
+
+
+def _task(name: str, task: Json) -> Json:
+    """What the template needs to show a task: finished strings and pictures."""
+    shown = [figures.curves(task), figures.finals(task)]
+    if never_reaching(task):
+        shown.append(figures.events(task))
+    shown += [figures.learning_rates(task), figures.recall(task), figures.positions(task), figures.lambdas(task)]
+    return {
+        "name": name,
+        "numbers": task,
+        "table": arm_table(task),
+        "styles": styles(task),
+        "findings": task["findings"],
+        "forest": figures.differences(task),
+        "figures": shown,
+        "maps_figure": _maps_figure(task),
+        "maps": [_arm_maps(arm, maps, styles(task)[arm]) for arm, maps in task["maps"].items()],
+        "setting": shown[0].setting,
+    }
+
+
+def _maps_figure(task: Json) -> Figure:
+    missing = "No attention maps yet: they are drawn when the first seed of an arm has finished."
+    return figures.figure(task, "maps", "Attention maps", [], captions.MAPS, missing)
+
+
+def _arm_maps(arm: str, maps: Json, number: int) -> Json:
+    """The heads of one arm: the last one stands open, the others behind a click."""
+    heads = [
+        {"layer": head["layer"], "head": head["head"], "panels": head_panels(head, maps["tokens"])}
+        for head in maps["heads"]
+    ]
+    return {"arm": arm, "style": figures.style(number), "seed": maps["seed"], "rows": _rows(heads)}
+
+
+def _rows(heads: Sequence[Json]) -> list[Json]:
+    """Rows of panels with their titles; heads of a single map share a row."""
+    rows = [{"title": f"layer {h['layer']}, head {h['head']}", "panels": h["panels"]} for h in heads]
+    if rows and all(len(row["panels"]) == 1 for row in rows):
+        title = "; ".join(row["title"] for row in rows[:3])
+        return [{"title": title, "panels": [row["panels"][0] for row in rows[:3]]}]
+    return rows[::-1]

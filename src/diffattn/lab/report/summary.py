@@ -30,7 +30,7 @@ from typing import Any
 from diffattn.lab.report.folder import Folder, Run, Task
 from diffattn.lab.report.seeds import seed_numbers
 from diffattn.lab.report.verdicts import final_loss, findings, main_runs, split_of
-from diffattn.lab.report.words import differences, hardware, model_words
+from diffattn.lab.report.words import differences, hardware, inequalities, model_words
 
 Json = dict[str, Any]
 LEVEL = 0.95
@@ -64,7 +64,8 @@ def _task(task: Task) -> Json:
     plan, split = task.plan, split_of(task)
     equal_time = _equal_time(task)
     arms = {arm["name"]: _arm(task, arm, split, equal_time) for arm in plan["arms"]}
-    not_equal = {name: words for name, arm in arms.items() if (words := differences(arm, arms[plan["baseline"]]))}
+    baseline = arms[plan["baseline"]]
+    not_equal = {name: words for name, arm in arms.items() if (words := differences(arm, baseline))}
     some = next((run for run in task.runs if run.config), None)
     finished = min(sum(seed["status"] == "finished" for seed in arm["seeds"].values()) for arm in arms.values())
     return {
@@ -73,7 +74,7 @@ def _task(task: Task) -> Json:
         "model": model_words(plan, some.config["model"] if some else {}),
         "hardware": hardware([run.environment for run in task.runs if run.environment]),
         "progress": f"{finished} of {len(plan['seeds'])} seeds",
-        "findings": findings(task, split, not_equal),
+        "findings": findings(task, split, inequalities(arms, plan["baseline"])),
         "equal_time_seconds": equal_time,
         "arms": arms,
         "sweep": [

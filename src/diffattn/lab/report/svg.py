@@ -1,4 +1,4 @@
-"""SVG by hand: elements, scales, ticks, numbers.  Colours and fonts come from the style sheet and so follow the theme."""
+"""SVG by hand: elements, scales, ticks, numbers.  Colours and fonts are the style sheet's, and follow the theme."""
 
 import html
 import math
@@ -10,7 +10,7 @@ COLOURS = 8
 
 
 def element(tag: str, *children: str, **attributes: object) -> str:
-    """One element: children are finished SVG, attributes are escaped; `class_` gives class, `text_anchor` text-anchor."""
+    """One element; children are finished SVG, values are escaped; `class_` gives class, `text_anchor` text-anchor."""
     given = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(_plain(value))}"'
         for name, value in attributes.items()

@@ -2,7 +2,82 @@
 
 from typing import Any
 
+from diffattn.lab.report.tables import arm_table
+from diffattn.lab.report.words import count, rate, status_words
 
-def render_text(report: dict[str, Any]) -> str:
+Json = dict[str, Any]
+
+
+def render_text(report: Json) -> str:
     """The verdicts, the tables and what was not equal, as Markdown."""
-    return f"# {report['plan']['name']}\n"
+    plan = report["plan"]
+    parts = [f"# {_plain(plan['name'])}", _plain(plan["description"] or ""), f"{status_words(report)}.", "## Verdicts"]
+    for name, task in report["tasks"].items():
+        parts.append(f"**{_plain(name)}** ({task['progress']})")
+        found = [f"- {f['verdict']} · {_plain(f['arm'])}: {_plain(f['sentence'])}" for f in task["findings"]]
+        parts.append("\n".join(found) or "No verdict yet: no seed is finished both in the baseline and in another arm.")
+    for name, task in report["tasks"].items():
+        parts += _task(name, task)
+    parts += ["## Failed runs", _failed(report["failed"]), "## Repeat it"]
+    parts += ["\n".join(f"    {command}" for command in report["commands"] if command)]
+    parts += ["\n".join(_environment(env) for env in report["environments"]) or "No run has begun."]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _task(name: str, task: Json) -> list[str]:
+    machine = f" {task['hardware']}." if task["hardware"] else ""
+    lead = f"{task['data']}. {task['model']}. {count(task['tokens'])} tokens a run; {task['learning_rate_policy']}."
+    not_equal = "\n".join(f"- {_plain(arm)}: {words}" for arm, words in task["not_equal"].items())
+    seeds = [f"- {_plain(arm)}: {_seeds(numbers)}" for arm, numbers in task["arms"].items()]
+    return [
+        f"## {_plain(name)}",
+        _plain(lead) + machine,
+        _table(task),
+        f"Final loss by seed (nats per token, {task['split']}):\n\n" + "\n".join(seeds),
+        "What was not equal:\n\n" + (not_equal or "- nothing that this report measures"),
+    ]
+
+
+def _table(task: Json) -> str:
+    """Quantities as rows and arms as columns: there are fewer arms than quantities."""
+    table = arm_table(task)
+    head = ["", *(_plain(name) for name, _, _ in table.rows)]
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * len(table.rows) + "|"]
+    for _, columns in table.groups:
+        for column in columns:
+            name = f"{column.name}, {column.unit}" if column.unit else column.name
+            lines.append("| " + " | ".join([name, *column.cells]) + " |")
+    return "\n".join(lines)
+
+
+def _seeds(arm: Json) -> str:
+    ended = [
+        f"seed {seed} {numbers['final_loss']:.4f}"
+        if numbers["final_loss"] is not None
+        else f"seed {seed} {numbers['status']}"
+        for seed, numbers in arm["seeds"].items()
+    ]
+    return ", ".join(ended)
+
+
+def _failed(runs: list[Json]) -> str:
+    lines = []
+    for run in runs:
+        where = "" if run["layer"] is None else f", beginning in layer {run['layer']}"
+        what = f"loss not finite from step {count(run['step'])}{where}, learning rate {rate(run['learning_rate'])}"
+        lines.append(f"- {_plain(run['folder'])}: {what}")
+    return "\n".join(lines) or "None."
+
+
+def _environment(env: Json) -> str:
+    shown = [f"{key} {_plain(str(env[key]))}" for key in env if key not in ("runs", "peak_gflops")]
+    low, high = env["peak_gflops"]
+    speed = "" if low is None else f", measured peak {low:.0f} to {high:.0f} GFLOP/s"
+    return f"- {env['runs']} runs: {', '.join(shown)}{speed}"
+
+
+def _plain(words: str) -> str:
+    """Escape what Markdown or the HTML inside it would take as markup."""
+    for character in "\\`*_|<>[]":
+        words = words.replace(character, f"&#{ord(character)};" if character in "<>" else "\\" + character)
+    return words

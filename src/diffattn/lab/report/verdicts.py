@@ -9,6 +9,8 @@ from diffattn.lab.report.folder import Run, Task
 from diffattn.lab.sentence import describe_setting
 from diffattn.lab.verdict import Rules, judge
 
+LAST_LOOK = Rules(baseline="").looks[-1][0]
+
 
 def split_of(task: Task) -> str:
     """The held-out documents that judge: test, or dev as long as a finished run lacks its test evaluation."""
@@ -37,7 +39,7 @@ def tokens_to(run: Run, share: float) -> float | None:
     return next((row["tokens"] for row in run.evals if row["accuracy"] is not None and row["accuracy"] >= share), None)
 
 
-def findings(task: Task, split: str, not_equal: dict[str, str]) -> list[dict[str, Any]]:
+def findings(task: Task, split: str, not_equal: str) -> list[dict[str, Any]]:
     """What may be said about each arm, as JSON; empty while no arm has a seed in common with the baseline."""
     plan = task.plan
     arms = [arm["name"] for arm in plan["arms"]]
@@ -50,6 +52,7 @@ def findings(task: Task, split: str, not_equal: dict[str, str]) -> list[dict[str
         quarter={arm: seeds for arm in arms if (seeds := _values(task, arm, "quarter", split))},
         ruler=_values(task, plan["baseline"], "ruler", split),
     )
+    runs, minutes = _confirmation(task)
     rules = Rules(
         baseline=plan["baseline"],
         comparisons=len(arms) - 1,
@@ -58,8 +61,8 @@ def findings(task: Task, split: str, not_equal: dict[str, str]) -> list[dict[str
         unit=plan["unit"],
         lower_is_better=plan["lower_is_better"],
         token_budget=plan["tokens"],
-        confirm_runs=plan.get("confirm_runs"),
-        confirm_minutes=plan.get("confirm_minutes"),
+        confirm_runs=runs,
+        confirm_minutes=minutes,
         setting=_setting(plan, not_equal),
     )
     return [asdict(finding) for finding in judge(losses, rules)]
@@ -79,12 +82,24 @@ def _values(task: Task, arm: str, budget: str, split: str) -> dict[int, float]:
     return values
 
 
-def _setting(plan: dict[str, Any], not_equal: dict[str, str]) -> str:
+def _confirmation(task: Task) -> tuple[int, float | None]:
+    """Fresh runs, and their minutes here, that would bring one arm and the baseline to the last look."""
+    arms = [arm["name"] for arm in task.plan["arms"] if arm["name"] != task.plan["baseline"]]
+    seeds, budgets = LAST_LOOK, ("full", "quarter", "ruler")
+    kinds = [main_runs(task, arm, budget) for arm in (task.plan["baseline"], arms[0]) for budget in budgets]
+    times = [[run.done["seconds"] for run in runs if run.status == "finished"] for runs in kinds if runs]
+    some = next((run.environment for run in task.runs if run.environment.get("cores")), {"cores": 1})
+    side_by_side = max(1, some["cores"] // (some.get("threads") or some["cores"]))
+    one_seed = sum(sum(t) / len(t) for t in times) if all(times) else None
+    return seeds * len(times), None if one_seed is None else seeds * one_seed / side_by_side / 60
+
+
+def _setting(plan: dict[str, Any], not_equal: str) -> str:
     baseline = next(arm for arm in plan["arms"] if arm["name"] == plan["baseline"])
     return describe_setting(
         parameters=baseline["other_parameters"],
         tokens=plan["tokens"],
         corpus=plan["data"],
         learning_rate_policy=plan["learning_rate_policy"],
-        not_equal="; ".join(f"{arm}: {words}" for arm, words in not_equal.items()) or "nothing",
+        not_equal=not_equal,
     )

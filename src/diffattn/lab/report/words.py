@@ -82,31 +82,64 @@ def hardware(environments: list[Json]) -> str:
     return "; ".join(found)
 
 
+def status_words(report: Json) -> str:
+    """How far the plan is."""
+    runs = report["plan"]["runs"]
+    parts = [f"{runs['finished']} of {runs['planned']} runs finished"]
+    if runs["failed"]:
+        parts.append(f"{runs['failed']} failed")
+    if runs["finished"] + runs["failed"] < runs["planned"]:
+        parts.append("still in progress: " + ", ".join(f"{n} {t['progress']}" for n, t in report["tasks"].items()))
+    return "; ".join(parts)
+
+
+# What may differ although nobody compares it: key and name.
+COSTS = (
+    ("embedding_parameters", "embedding parameters"),
+    ("flops_algebra", "FLOPs of the algebra"),
+    ("flops_executed", "FLOPs executed"),
+    ("cache_bytes", "cache"),
+    ("tokens_per_second", "tokens/s"),
+)
+
+
 def differences(arm: Json, baseline: Json) -> str:
     """In what an arm differs from the baseline although nobody is comparing it; empty for the baseline itself."""
-    if arm is baseline:
-        return ""
     said = []
     if arm["ffn_width"] != baseline["ffn_width"]:
         said.append(f"FFN width {arm['ffn_width']} against {baseline['ffn_width']}")
     if arm["other_parameters"] != baseline["other_parameters"]:
         said.append(f"non-embedding parameters {percent(arm['mismatch_percent'])}")
-    if arm["embedding_parameters"] != baseline["embedding_parameters"]:
-        said.append(f"embedding parameters {_times(arm, baseline, 'embedding_parameters')}")
-    names = {"flops_algebra": "FLOPs of the algebra", "flops_executed": "FLOPs executed", "cache_bytes": "cache"}
-    for key, name in names.items():
-        if arm[key] and baseline[key] and arm[key] != baseline[key]:
-            said.append(f"{name} {_times(arm, baseline, key)}")
     if arm["learning_rate"] != baseline["learning_rate"]:
         said.append(f"learning rate {rate(arm['learning_rate'])} against {rate(baseline['learning_rate'])}")
-    if arm["tokens_per_second"] and baseline["tokens_per_second"]:
-        said.append(f"tokens/s {_times(arm, baseline, 'tokens_per_second')}")
+    ratios = ((name, _ratio(arm, baseline, key)) for key, name in COSTS)
+    said += [f"{name} × {_times(ratio)}" for name, ratio in ratios if ratio not in (None, 1)]
     return ", ".join(said)
 
 
-def _times(arm: Json, baseline: Json, key: str) -> str:
-    ratio = arm[key] / baseline[key]
-    return f"× {ratio:.3f}" if math.isclose(ratio, 1, abs_tol=0.02) else f"× {ratio:.2f}"
+def inequalities(arms: Json, baseline: str) -> str:
+    """What was not equal over all arms, short enough to end a sentence with."""
+    base, others = arms[baseline], [arm for name, arm in arms.items() if name != baseline]
+    said = []
+    if any(arm["other_parameters"] != base["other_parameters"] for arm in others):
+        worst = max((arm["mismatch_percent"] for arm in others), key=abs)
+        said.append(f"parameters by up to {percent(worst)}")
+    if any(arm["learning_rate"] != base["learning_rate"] for arm in others):
+        said.append("learning rates")
+    for key, name in COSTS:
+        ratios = [ratio for arm in others if (ratio := _ratio(arm, base, key)) is not None]
+        low, high = min(ratios, default=1), max(ratios, default=1)
+        if low != 1 or high != 1:
+            said.append(f"{name} × {_times(low)}" + ("" if _times(low) == _times(high) else f" to {_times(high)}"))
+    return ", ".join(said) or "nothing that was measured"
+
+
+def _ratio(arm: Json, baseline: Json, key: str) -> float | None:
+    return arm[key] / baseline[key] if arm[key] and baseline[key] else None
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3f}" if math.isclose(ratio, 1, abs_tol=0.02) else f"{ratio:.2f}"
 
 
 def _threads(env: Json) -> str:

@@ -1,0 +1,249 @@
+"""The figures of a task: which numbers go into which panel, and the caption that names data, model and seeds."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from diffattn.lab.report import captions
+from diffattn.lab.report.panels import Dot, Line, Mark, Row, dot_panel, line_panel
+from diffattn.lab.report.svg import COLOURS, short
+from diffattn.lab.report.tables import styles
+from diffattn.lab.report.words import duration, nats, rate, scaled
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels that stand side by side where there is room, and below each other on a phone."""
+
+    name: str
+    """Anchor on the page."""
+    title: str
+    panels: list[str]
+    caption: str
+    setting: str
+    missing: str = ""
+    """Said in place of the panels when there are none."""
+
+
+def figure(task: Json, name: str, title: str, panels: list[str], caption: str, missing: str = "") -> Figure:
+    """A figure whose setting is the task's."""
+    seeds = ", ".join(str(seed) for seed in task["seeds"])
+    machine = f" Trained on {task['hardware']}." if task["hardware"] else ""
+    setting = f"Data: {task['data']}. Model: {task['model']}. Seeds {seeds}.{machine}"
+    words = missing or "Nothing to draw yet: no run has come this far."
+    return Figure(name, title, panels, caption.strip(), setting, words)
+
+
+def style(number: int) -> str:
+    """Class of an arm's colour."""
+    return f"arm{number % COLOURS}"
+
+
+def curves(task: Json) -> Figure:
+    """Held-out loss while training, against three measures of expense."""
+    drawn = [
+        ("tokens", "training tokens", short),
+        ("flops", "FLOPs of the algebra", short),
+        ("seconds", "time", duration),
+    ]
+    panels = []
+    for key, name, ticks in drawn:
+        lines = _arm_lines(task, key, "loss")
+        if lines:
+            across = [Mark("bigram table", task["bigram_loss"])] if task["bigram_loss"] is not None else []
+            equal = task["equal_time_seconds"] if key == "seconds" else None
+            down = [Mark("equal time", equal)] if equal else []
+            unit = "training time" if key == "seconds" else name
+            title = f"Loss against {name}"
+            panels.append(
+                line_panel(title, unit, "nats per token", lines, across=across, down=down, settled=0.2, x_ticks=ticks)
+            )
+    return figure(task, "curves", "Loss along training", panels, captions.CURVES)
+
+
+def finals(task: Json) -> Figure:
+    """Each seed's final loss: at equal tokens, at equal time, at a quarter of the tokens."""
+    marks = [Mark(f"bigram table {nats(task['bigram_loss'])}", task["bigram_loss"])] if task["bigram_loss"] else []
+    full = _loss_rows(task, {name: _of_seeds(arm, "final_loss") for name, arm in task["arms"].items()}, True)
+    ruler = task["arms"][task["baseline"]]["ruler"]
+    if any(value is not None for value in ruler.values()):
+        full += _loss_rows(task, {task["baseline"]: ruler}, False, suffix=", 1.25 × tokens", hollow=True)
+    timed = _loss_rows(task, {name: _of_seeds(arm, "loss_at_equal_time") for name, arm in task["arms"].items()}, False)
+    quarter = _loss_rows(task, {name: arm["quarter"] for name, arm in task["arms"].items()}, False)
+    panels = []
+    if full:
+        panels.append(dot_panel("At equal tokens", f"nats per token ({task['split']})", full, marks=marks))
+    if timed and task["equal_time_seconds"]:
+        name = f"At equal time, {duration(task['equal_time_seconds'])}"
+        panels.append(dot_panel(name, "nats per token (dev)", timed, marks=marks))
+    if quarter:
+        panels.append(
+            dot_panel("At a quarter of the tokens", f"nats per token ({task['split']})", quarter, marks=marks)
+        )
+    return figure(task, "finals", "Final loss, seed by seed", panels, captions.FINALS)
+
+
+def learning_rates(task: Json) -> Figure:
+    """Sweep: dev loss against learning rate; without one, the policy's sentence."""
+    lines = []
+    for name, number in styles(task).items():
+        points: dict[float, list[float]] = {}
+        for run in task["sweep"]:
+            if run["arm"] == name and run["loss"] is not None:
+                points.setdefault(run["learning_rate"], []).append(run["loss"])
+        means = [(x, sum(losses) / len(losses)) for x, losses in sorted(points.items())]
+        if means:
+            tip = f"{name}: chosen {rate(task['arms'][name]['learning_rate'])}"
+            lines.append(Line(name, style(number), means, tip, number, dots=True))
+    panels = [line_panel("Sweep", "learning rate", "nats per token", lines, log=True)] if lines else []
+    same = {
+        name: arm["at_baseline_rate"] if arm["at_baseline_rate"] else _of_seeds(arm, "final_loss")
+        for name, arm in task["arms"].items()
+        if arm["at_baseline_rate"] or arm["learning_rate"] == task["arms"][task["baseline"]]["learning_rate"]
+    }
+    rows = _loss_rows(task, same, False)
+    if lines and rows:
+        shared = rate(task["arms"][task["baseline"]]["learning_rate"])
+        panels.append(dot_panel(f"All at the baseline's rate, {shared}", f"nats per token ({task['split']})", rows))
+    missing = f"There was no sweep here. Policy: {task['learning_rate_policy']}."
+    return figure(
+        task,
+        "learning-rates",
+        "Sensitivity to the learning rate",
+        panels,
+        captions.LEARNING_RATES.format(policy=task["learning_rate_policy"]),
+        missing,
+    )
+
+
+def recall(task: Json) -> Figure:
+    """Loss on tokens whose pair stood earlier in the window, and on all others."""
+    panels = []
+    for key, title in (("recall_hits", "Recall hits"), ("other_tokens", "Other tokens")):
+        values = {
+            name: {seed: _scored(s[key]) for seed, s in arm["seeds"].items()} for name, arm in task["arms"].items()
+        }
+        rows = _loss_rows(task, values, False)
+        if rows:
+            panels.append(dot_panel(title, f"nats per token ({task['split']})", rows))
+    return figure(task, "recall", "Recall hits against other tokens", panels, captions.RECALL)
+
+
+def positions(task: Json) -> Figure:
+    """Loss by position in the window."""
+    lines = []
+    for name, number in styles(task).items():
+        for seed, numbers in task["arms"][name]["seeds"].items():
+            points = [((bin_["first"] * bin_["last"]) ** 0.5, bin_["loss"]) for bin_ in numbers["by_position"]]
+            if len(points) > 1:
+                lines.append(Line(name, style(number), points, f"{name}, seed {seed}"))
+    panels = []
+    if lines:
+        panels.append(line_panel("Loss by position", "position in the window", "nats per token", lines, log=True))
+    return figure(task, "positions", "Loss by position", panels, captions.POSITIONS.format(split=task["split"]))
+
+
+def events(task: Json) -> Figure:
+    """Tokens until half, and nine tenths, of the answers are right; and the accuracy along the way."""
+    panels = []
+    for share, key in ((50, "tokens_to_50"), (90, "tokens_to_90")):
+        rows = []
+        for name, number in styles(task).items():
+            seeds = {seed: s for seed, s in task["arms"][name]["seeds"].items() if s["status"] == "finished"}
+            dots = [Dot(s[key], f"{name}, seed {seed}: {_event(s[key])}") for seed, s in seeds.items()]
+            if dots:
+                rows.append(Row(name, style(number), number, dots))
+        if rows:
+            panels.append(dot_panel(f"Tokens to {share} % right", "training tokens", rows, never=True))
+    lines = _arm_lines(task, "tokens", "accuracy")
+    if lines:
+        panels.append(line_panel("Accuracy", "training tokens", "share right", lines, y_range=(0.0, 1.02)))
+    return figure(
+        task, "events", "Tokens until the task is solved", panels, captions.EVENTS.format(tokens=scaled(task["tokens"]))
+    )
+
+
+def lambdas(task: Json) -> Figure:
+    """λ per layer along training, one panel per arm that has one."""
+    panels = []
+    for name in styles(task):
+        lines = []
+        for seed, numbers in task["arms"][name]["seeds"].items():
+            rows = [row for row in numbers["lambda"] if any(row["layers"])]
+            layers = len(rows[0]["layers"]) if rows else 0
+            for layer in range(layers):
+                points = [(row["tokens"], row["layers"][layer]["mean"]) for row in rows if row["layers"][layer]]
+                ramp = f"ramp{round(5 * layer / max(1, layers - 1))}"
+                label = f"layer {layer}" if layers <= 8 or layer in (0, layers - 1) else ""
+                if len(points) > 1:
+                    lines.append(Line(label, ramp, points, f"{name}, layer {layer}, seed {seed}"))
+        if lines:
+            panels.append(line_panel(f"λ of {name}", "training tokens", "λ", lines, across=[Mark("", 0.0)]))
+    return figure(
+        task, "lambdas", "λ along training", panels, captions.LAMBDAS, "No arm here has a λ, or none has trained yet."
+    )
+
+
+def differences(task: Json) -> str | None:
+    """Differences to the baseline with the intervals that the verdicts rest on."""
+    number = styles(task)
+    base = _of_seeds(task["arms"][task["baseline"]], "final_loss")
+    rows = []
+    for found in task["findings"]:
+        arm = found["arm"]
+        dots = []
+        if task["metric"] == "loss":
+            paired = {s: (v, base.get(s)) for s, v in _of_seeds(task["arms"][arm], "final_loss").items()}
+            dots = [Dot(a - b, f"{arm}, seed {s}: {nats(a - b, 4)}") for s, (a, b) in paired.items() if a and b]
+        if found["mean"] is not None:
+            low = found["mean"] if found["low"] is None else found["low"]
+            high = found["mean"] if found["high"] is None else found["high"]
+            rows.append(Row(arm, style(number[arm]), number[arm], dots, (found["mean"], low, high)))
+    if not rows:
+        return None
+    margin = next((m for f in task["findings"] if (m := f["numbers"].get("margin")) is not None), task["margin"])
+    unit = "nats per token" if task["metric"] == "loss" else "log2 of the ratio of tokens"
+    band = (-margin, margin) if margin else None
+    return dot_panel(f"Difference to {task['baseline']}", unit, rows, band=band, zero=True)
+
+
+def _arm_lines(task: Json, x: str, y: str) -> list[Line]:
+    lines = []
+    for name, number in styles(task).items():
+        for seed, numbers in task["arms"][name]["seeds"].items():
+            points = [(p[x], p[y]) for p in numbers["curve"] if p[x] is not None and p[y] is not None]
+            if points:
+                ended = number if numbers["status"] == "finished" else None
+                lines.append(Line(name, style(number), points, f"{name}, seed {seed}", ended))
+    return lines
+
+
+def _loss_rows(task: Json, values: Json, interval: bool, suffix: str = "", hollow: bool = False) -> list[Row]:
+    """Rows of a dot plot from arm -> seed -> loss; arms without a value are left out."""
+    numbers, rows = styles(task), []
+    for name in sorted(values, key=numbers.__getitem__):
+        dots = [
+            Dot(v, f"{name}{suffix}, seed {seed}: {nats(v, 4)}", hollow)
+            for seed, v in values[name].items()
+            if v is not None
+        ]
+        mean = task["arms"][name]["loss"]
+        bar = None
+        if interval and mean["half_width"] is not None:
+            bar = (mean["mean"], mean["mean"] - mean["half_width"], mean["mean"] + mean["half_width"])
+        if dots:
+            rows.append(Row(name + suffix, style(numbers[name]), numbers[name], dots, bar))
+    return rows
+
+
+def _of_seeds(arm: Json, key: str) -> Json:
+    return {seed: numbers[key] for seed, numbers in arm["seeds"].items()}
+
+
+def _scored(part: Json | None) -> float | None:
+    return part["loss"] if part and part["count"] else None
+
+
+def _event(value: float | None) -> str:
+    return "never" if value is None else f"{scaled(value)} tokens"

@@ -1,0 +1,129 @@
+"""The tables of the report as rows of finished strings, so that page and Markdown show the same."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from diffattn.lab.report.words import count, mixer_words, nats, percent, rate, scaled, with_interval
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A quantity of the table of arms."""
+
+    name: str
+    unit: str
+    cells: list[str]
+    """One per row of the table; empty where the quantity has no meaning."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Groups of columns over rows of arms."""
+
+    rows: list[tuple[str, str, int]]
+    """Name, what it is, and number of the colour; below 0: no arm of its own."""
+    groups: list[tuple[str, list[Column]]]
+
+
+def styles(task: Json) -> dict[str, int]:
+    """Number of each arm's colour and shape: the baseline has 0."""
+    others = [name for name in task["arms"] if name != task["baseline"]]
+    return {task["baseline"]: 0, **{name: number for number, name in enumerate(others, 1)}}
+
+
+def never_reaching(task: Json) -> bool:
+    """Whether this task is about when answers become right: then "never" is a result."""
+    return task["metric"] == "tokens_to_50" or task["bigram_loss"] is None
+
+
+def arm_table(task: Json) -> Table:
+    """Everything that was held equal, everything that was not, and what came out."""
+    arms, numbers = task["arms"], styles(task)
+    rows = [(name, arm["note"] or mixer_words(arm["mixer"]), numbers[name]) for name, arm in arms.items()]
+    groups = [
+        ("Result on held-out " + task["split"], _results(task)),
+        (
+            "Training",
+            [
+                _column("Learning rate", "", arms, lambda a: rate(a["learning_rate"])),
+                _column("Speed", "tokens/s", arms, lambda a: count(a["tokens_per_second"])),
+                _column("Time", "µs per token", arms, lambda a: _micro(a["seconds_per_token"])),
+                _column("Peak memory", "", arms, lambda a: scaled(a["peak_memory_bytes"], "B")),
+            ],
+        ),
+        (
+            "Size",
+            [
+                _column("FFN", "width", arms, lambda a: count(a["ffn_width"])),
+                _column("Parameters", "without embeddings", arms, lambda a: count(a["other_parameters"])),
+                _column("Mismatch", "to the baseline", arms, lambda a: percent(a["mismatch_percent"])),
+                _column("Parameters", "of embeddings", arms, lambda a: count(a["embedding_parameters"])),
+            ],
+        ),
+        (
+            "Cost per token",
+            [
+                _column("FLOPs", "of the algebra", arms, lambda a: scaled(a["flops_algebra"])),
+                _column("FLOPs", "executed", arms, lambda a: scaled(a["flops_executed"])),
+                _column("Cache", "bytes", arms, lambda a: count(a["cache_bytes"])),
+            ],
+        ),
+    ]
+    for name, words, loss in _beside(task):
+        rows.append((name, words, -1))
+        for _, columns in groups:
+            for column in columns:
+                column.cells.append(loss if column.name == "Loss" else "")
+    return Table(rows, groups)
+
+
+def _results(task: Json) -> list[Column]:
+    arms = task["arms"]
+    columns = []
+    if never_reaching(task):
+        columns.append(_column("Tokens to 50 %", "each seed", arms, lambda a: _events(a, "tokens_to_50")))
+        columns.append(_column("Tokens to 90 %", "each seed", arms, lambda a: _events(a, "tokens_to_90")))
+    columns.append(_column("Loss", "nats per token", arms, lambda a: with_interval(a["loss"])))
+    if any(arm["bits_per_byte"]["n"] for arm in arms.values()):
+        columns.append(_column("Bits per byte", "", arms, lambda a: with_interval(a["bits_per_byte"])))
+    columns.append(_column("At equal time", "nats, dev", arms, _equal_time))
+    columns.append(_column("Seeds", "finished", arms, _progress))
+    return columns
+
+
+def _beside(task: Json) -> list[tuple[str, str, str]]:
+    """Values that stand beside the arms: the bigram table and the ruler."""
+    found = []
+    if task["bigram_loss"] is not None:
+        found.append(("bigram table", "smoothed, fitted on the training tokens", nats(task["bigram_loss"])))
+    ruler = [value for value in task["arms"][task["baseline"]]["ruler"].values() if value is not None]
+    if ruler:
+        name = f"{task['baseline']}, 1.25 × tokens"
+        found.append((name, "the ruler: could this setting have seen a difference?", nats(sum(ruler) / len(ruler))))
+    return found
+
+
+def _column(name: str, unit: str, arms: Json, cell: Any) -> Column:
+    return Column(name, unit, [cell(arm) for arm in arms.values()])
+
+
+def _events(arm: Json, key: str) -> str:
+    """When each finished seed got there, earliest first; "never" is counted like any other outcome."""
+    ended = [seed[key] for seed in arm["seeds"].values() if seed["status"] == "finished"]
+    reached = sorted(value for value in ended if value is not None)
+    return " · ".join([*(scaled(v) for v in reached), *["never"] * (len(ended) - len(reached))]) or "—"
+
+
+def _equal_time(arm: Json) -> str:
+    values = [v for seed in arm["seeds"].values() if (v := seed["loss_at_equal_time"]) is not None]
+    return nats(sum(values) / len(values)) if values else "—"
+
+
+def _progress(arm: Json) -> str:
+    return f"{sum(seed['status'] == 'finished' for seed in arm['seeds'].values())} of {len(arm['seeds'])}"
+
+
+def _micro(seconds: float | None) -> str:
+    return "—" if seconds is None else f"{seconds * 1e6:.3g}"
