@@ -15,6 +15,9 @@ from scipy import optimize, stats
 MOST_SEEDS = 100_000
 """`seeds_needed` says this number when no smaller one is enough: nobody trains that many."""
 
+MOST_FLIPPED = 20
+"""Seeds up to which `sign_flip_p` enumerates all flips."""
+
 
 def paired_interval(differences: ArrayLike, alpha: float, comparisons: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Mean and half-width of the t interval with Bonferroni's correction: mean +- t(1 - alpha / 2m, n - 1) s / sqrt(n).
@@ -34,7 +37,7 @@ def t_critical(n: int, alpha: float, comparisons: int = 1) -> float:
 
 
 def pooled_sd(groups: Sequence[ArrayLike]) -> tuple[float, int]:
-    """Within-group standard deviation and its degrees of freedom; groups [n_i] may differ in size. No pair: (nan, 0)."""
+    """Within-group standard deviation and its degrees of freedom; groups [n_i] of any sizes. No pair: (nan, 0)."""
     arrays = [np.asarray(group, dtype=float) for group in groups]
     df = sum(len(a) - 1 for a in arrays if len(a) > 1)
     if df == 0:
@@ -74,9 +77,9 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 
 def sign_flip_p(differences: ArrayLike) -> float:
-    """Exact two-sided p value of the mean difference [n] under all 2^n flips of sign; n <= 20. Shown, never decides."""
+    """Exact two-sided p value of the mean difference [n] under all 2^n flips of sign, n <= 20; it never decides."""
     d = np.asarray(differences, dtype=float)
-    assert 1 <= len(d) <= 20, "all flips are enumerated"
+    assert 1 <= len(d) <= MOST_FLIPPED, "all flips are enumerated"
     sums = np.zeros(1)
     for x in d:
         sums = np.concatenate([sums + x, sums - x])

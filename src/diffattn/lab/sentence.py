@@ -1,8 +1,180 @@
-"""The wording of the verdicts."""
+"""The wording of the verdicts: each sentence carries its numbers and ends with what it is true of."""
+
+import math
+
+from diffattn.lab.effects import Effect
+from diffattn.lab.ranks import RankEffect
+from diffattn.lab.rules import RULER_RATIO, Rules
+
+FARTHEST_RULERS = 3
+"""Beyond so many ruler lengths a difference's worth in tokens is given as a bound: log-linearity ends somewhere."""
 
 
 def describe_setting(
     *, parameters: int, tokens: int, corpus: str, learning_rate_policy: str, not_equal: str = "nothing"
 ) -> str:
-    """The end of a verdict sentence: non-embedding parameters, tokens, tokens per parameter, corpus, policy, inequalities."""
-    raise NotImplementedError
+    """The end of a sentence: non-embedding parameters, tokens, tokens per parameter, corpus, policy, inequalities."""
+    size = f"{short(parameters)} non-embedding parameters"
+    length = f"{short(tokens)} tokens, {tokens / parameters:.2g} tokens per parameter"
+    return f"{size}, {length}, {corpus}, {learning_rate_policy}; not equal: {not_equal}"
+
+
+def ended(claim: str, rules: Rules) -> str:
+    """The whole sentence: the claim, the baseline, the setting."""
+    return f"{claim}. Against {rules.baseline}; {rules.setting or 'setting not given'}."
+
+
+def judged(verdict: str, effect: Effect, rules: Rules) -> str:
+    """The claim about an arm that was judged at a look."""
+    lead = _lead(effect, rules, always=verdict in ("BETTER", "WORSE", "TOO SMALL"))
+    spread = f"{signed(effect, effect.low)} to {signed(effect, effect.high)}, {seeds(effect.n)}"
+    if effect.identical:
+        return f"{effect.arm}: identical to {rules.baseline} on all {seeds(effect.n)}, no difference at all"
+    if verdict in ("BETTER", "WORSE", "TOO SMALL"):
+        side = "better" if rules.sign * effect.mean > 0 else "worse"
+        text = f"{effect.arm} is {side}: {signed(effect, effect.mean)} {rules.unit} ({spread}){_worth(effect, rules)}"
+        if verdict == "TOO SMALL":
+            text += f", too small to matter by the margin fixed beforehand ({_margin(effect, rules)})"
+        if effect.constant:
+            text += ", the same difference on every seed (rounded losses, or one run counted twice?)"
+        return text + lead
+    if verdict == "NO DIFFERENCE":
+        return f"{effect.arm}: no difference larger than {_margin(effect, rules)} ({spread}){lead}"
+    if verdict == "BLIND":
+        more = f"{100 * (RULER_RATIO - 1):.0f} % more tokens"
+        return (
+            f"{effect.arm}: this setting did not see {more}; it cannot answer ({spread}){_power(effect, rules)}{lead}"
+        )
+    between = f"between {signed(effect, effect.low)} and {signed(effect, effect.high)} {rules.unit}"
+    return f"{effect.arm}: {between}{_power(effect, rules)}{lead}"
+
+
+def screened(effect: Effect, rules: Rules) -> str:
+    """The claim about an arm with too few seeds for a verdict."""
+    if effect.identical:
+        seen = f"identical to {rules.baseline}"
+    elif math.isfinite(effect.high):
+        seen = f"{signed(effect, effect.mean)} +- {plain(effect, effect.high - effect.mean)} {rules.unit}"
+    else:
+        seen = f"{signed(effect, effect.mean)} {rules.unit}, no interval"
+    return f"{effect.arm}: {seeds(effect.n)}: {seen}, no verdict; {_next_step(effect.n, rules)}"
+
+
+def unstable(arm: str, failed: int, runs: int, failed_baseline: int, runs_baseline: int, p: float, rules: Rules) -> str:
+    """The claim about an arm that has failed runs, or whose baseline has."""
+    counts = f"{failed} of {seeds(runs)} failed ({rules.baseline} {failed_baseline} of {runs_baseline}"
+    who = f"{arm} is unstable" if failed else f"{arm}: the baseline is unstable"
+    return f"{who}: {counts}; Fisher's exact p = {p:.2g}); no verdict on the loss"
+
+
+def judged_ranks(verdict: str, effect: RankEffect, rules: Rules) -> str:
+    """The claim about tokens to a share of right answers: a ratio of tokens, and who reached it."""
+    goal = f"{rules.metric.removeprefix('tokens_to_')} %"
+    counts = _reached(effect, rules)
+    if verdict == "SCREEN":
+        return f"{effect.arm}: {seeds(effect.n)}: {counts}, no verdict; {_next_step(effect.n, rules)}"
+    if effect.identical:
+        return f"{effect.arm}: identical to {rules.baseline} on all {seeds(effect.n)}, no difference at all"
+    if not math.isfinite(effect.low):
+        return f"{effect.arm}: {seeds(effect.n)} cannot decide by ranks, {effect.seeds_to_decide} can; {counts}"
+    ratio, low, high = (2.0**x for x in (effect.mean, effect.low, effect.high))
+    spread = f"{low:.2f} to {high:.2f} x, {seeds(effect.n)}"
+    if verdict in ("BETTER", "WORSE", "TOO SMALL"):
+        side = "better" if effect.mean < 0 else "worse"
+        text = f"{effect.arm} is {side}: {goal} with {ratio:.2f} x the tokens ({spread})"
+        if verdict == "TOO SMALL":
+            text += f", too small to matter by the margin fixed beforehand ({2.0**effect.margin:.2f} x)"
+    elif verdict == "NO DIFFERENCE":
+        text = f"{effect.arm}: no difference larger than {2.0**effect.margin:.2f} x the tokens ({spread})"
+    else:
+        text = f"{effect.arm}: {goal} with between {low:.2f} and {high:.2f} x the tokens ({seeds(effect.n)})"
+    never = "; never is counted as twice the budget" if effect.censored else ""
+    return f"{text}; {counts}{never}"
+
+
+def _reached(effect: RankEffect, rules: Rules) -> str:
+    def side(name: str, reached: int, median: float) -> str:
+        middle = f"median {short(median)}" if math.isfinite(median) else "median never"
+        return f"{name} reached it {reached} of {effect.n} times, {middle}"
+
+    arm = side(effect.arm, effect.reached, effect.median)
+    return f"{arm}; {side(rules.baseline, effect.reached_baseline, effect.median_baseline)}"
+
+
+def _worth(effect: Effect, rules: Rules) -> str:
+    if effect.worth is None:
+        if effect.ruler is not None:
+            return ", worth in tokens unknown: 25 % more of them were not seen"
+        return "" if effect.margin else "; without a ruler or a margin of yours, whether it matters is open"
+    assert effect.ruler is not None
+    rulers = rules.sign * effect.mean / effect.ruler.gain
+    if abs(rulers) <= FARTHEST_RULERS:
+        return f", worth {effect.worth:.0f} % of tokens"
+    bound = 100 * (RULER_RATIO ** math.copysign(FARTHEST_RULERS, rulers) - 1)
+    return f", worth {'more' if rulers > 0 else 'less'} than {bound:.0f} % of tokens"
+
+
+def _margin(effect: Effect, rules: Rules) -> str:
+    assert effect.margin is not None
+    share = f" ({effect.margin_worth:.0f} % of tokens)" if effect.margin_worth is not None else ""
+    return f"{plain(effect, effect.margin)} {rules.unit}{share}"
+
+
+def _power(effect: Effect, rules: Rules) -> str:
+    text = f"; {seeds(effect.n)} can see {plain(effect, effect.detectable)}"
+    if effect.ruler is not None and not effect.ruler.seen and rules.margin is None:
+        return text
+    if effect.margin is None:
+        return f"{text}; no ruler and no margin of yours, so no difference can be called small"
+    needed = effect.seeds_for_margin(rules.looks)
+    return f"{text}; {needed} would see the margin of {plain(effect, effect.margin)}"
+
+
+def _lead(effect: Effect, rules: Rules, always: bool) -> str:
+    if effect.quarter is None or not (always or effect.quarter.trend != "cannot tell"):
+        return ""
+    at_quarter = signed(effect, effect.quarter.difference[0])
+    leads = effect.mean if effect.excludes_zero else effect.quarter.difference[0]
+    what = "lead" if rules.sign * leads > 0 else "lag"
+    trend = effect.quarter.trend
+    if trend == "cannot tell":
+        words = f"cannot tell whether the {what} shrinks or grows"
+    else:
+        words = "the lead flips" if trend == "flips" else f"the {what} {trend}"
+    return f"; at a quarter of the tokens {at_quarter}: {words}"
+
+
+def _next_step(n: int, rules: Rules) -> str:
+    if rules.confirm_runs is not None:
+        time = f", about {rules.confirm_minutes:.0f} min" if rules.confirm_minutes is not None else ""
+        return f"`--confirm` adds {rules.confirm_runs} fresh runs{time}"
+    return f"the first look is at {seeds(rules.looks[0][0])}"
+
+
+def seeds(n: int) -> str:
+    """n seeds, in words."""
+    return f"{n} seed" if n == 1 else f"{n} seeds"
+
+
+def signed(effect: Effect, value: float) -> str:
+    """A difference with its sign, to as many digits as its interval gives meaning."""
+    text = f"{value:+.{_digits(effect)}f}"
+    return text.replace("-", "+", 1) if float(text) == 0 else text
+
+
+def plain(effect: Effect, value: float) -> str:
+    """A size without sign, to the same digits."""
+    return f"{value:.{_digits(effect)}f}"
+
+
+def _digits(effect: Effect) -> int:
+    half = effect.high - effect.mean
+    return min(6, max(3, 1 - math.floor(math.log10(half)))) if 0 < half < math.inf else 3
+
+
+def short(number: float) -> str:
+    """A count in the field's shorthand: 717k, 0.33M, 1.4B."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
