@@ -69,7 +69,9 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Decoder:
             f"{folder / WEIGHTS} does not fit its {CONFIG}: {name} should be {_shape(wanted.get(name))}, "
             f"the file has {_shape(found.get(name))}"
         )
-    model.load_state_dict(weights, assign=True)
+    # Copies start at aligned addresses, which tensors within the file do not; matrix products then round as they did
+    # in the model that was saved.
+    model.load_state_dict({name: tensor.clone() for name, tensor in weights.items()}, assign=True)
     return model
 
 
