@@ -3,12 +3,12 @@
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,12 +75,11 @@ class Pool:
                 self._give(number, waiting.popleft())
 
     def close(self) -> None:
-        """Interrupt what is being trained, wait until it is saved, and end the processes."""
-        for number, process in self._processes.items():
-            if number in self.active and process.poll() is None:
-                process.send_signal(signal.SIGINT)
-            elif process.stdin:
-                process.stdin.close()
+        """End the processes: without its stdin a worker saves what it trains, and ends."""
+        for process in self._processes.values():
+            with suppress(BrokenPipeError):  # it has died
+                if process.stdin:
+                    process.stdin.close()
         for process in self._processes.values():
             try:
                 process.wait(SECONDS_TO_SAVE)
@@ -102,12 +101,10 @@ class Pool:
         }
         self.active[number] = run
         process = self._processes.get(number) or self._start(number)
-        try:
-            assert process.stdin
+        assert process.stdin
+        with suppress(BrokenPipeError):  # it has died, and the news is in the queue
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()
-        except BrokenPipeError:
-            pass  # its end is on the way through the queue
 
     def _start(self, number: int) -> "subprocess.Popen[str]":
         with self._log(number).open("a") as log:
@@ -118,7 +115,7 @@ class Pool:
                 stderr=log,
                 text=True,
                 env=self._environment(number),
-                # Ctrl-C reaches the runner alone, which passes it on: no process is interrupted twice.
+                # Ctrl-C reaches the runner alone, which ends the workers: none is interrupted twice.
                 start_new_session=True,
             )
         self._processes[number] = process

@@ -22,7 +22,7 @@ REDRAW = "redraw_attention"
 
 def main() -> None:
     """Work off the jobs until stdin closes; when it closes early, the run in hand is saved and given up."""
-    # A shell that starts commands in the background makes them deaf to Ctrl-C; the runner must still reach this one.
+    # A shell that starts commands in the background makes them deaf to interruptions; this one must hear them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Nothing that a library prints may get between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
@@ -65,8 +65,10 @@ def work(job: dict[str, Any]) -> str:
     from diffattn.train.trainer import train
 
     run, folder = RunConfig.from_dict(job["config"]), Path(job["folder"])
-    if REDRAW in run.labels and not (folder / "done").exists():
-        run = _with_redrawn_attention(run, folder / "start")
+    # What environment.json notes as the command: this one repeats the run.
+    sys.argv = ["diffattn", "train", "--from", str(folder / "config.json")]
+    if REDRAW in run.labels:
+        run = _with_redrawn_attention(run, folder)
     outcome = train(run, folder, quiet=True)
     if outcome.status == "finished":
         shutil.rmtree(folder / "start", ignore_errors=True)
@@ -104,21 +106,25 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def _with_redrawn_attention(run: Any, folder: Path) -> Any:
-    """Save the run's starting model with the attention's tensors of another seed; return the run that starts there."""
+    """Save the run's first model with the attention's tensors of another seed; return the run that starts there."""
     import torch
 
+    from diffattn.data import open_data
     from diffattn.hub.convert import save
     from diffattn.model.decoder import build
+    from diffattn.train.start import tokenizer_file
 
-    model = build(run.model, seed=run.seed)
-    other = build(run.model, seed=run.seed + int(run.labels[REDRAW]))
-    redrawn = dict(other.named_parameters())
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if ".mixer." in name:
-                parameter.copy_(redrawn[name])
-    save(model, folder)
-    return replace(run, train=replace(run.train, init_from=str(folder)))
+    start = folder / "start"
+    if not (folder / "done").exists():
+        model = build(run.model, seed=run.seed)
+        redrawn = dict(build(run.model, seed=run.seed + int(run.labels[REDRAW])).named_parameters())
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if ".mixer." in name:
+                    parameter.copy_(redrawn[name])
+        data = open_data(run.data, context=run.model.context, batch_size=run.train.sequences, seed=run.seed)
+        save(model, start, tokenizer=tokenizer_file(data))
+    return replace(run, train=replace(run.train, init_from=str(start)))
 
 
 if __name__ == "__main__":
