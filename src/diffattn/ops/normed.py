@@ -1,6 +1,15 @@
-"""The operators with the per-head RMSNorm and a gain behind them."""
+"""The operators with the per-head RMSNorm and a gain behind them.
 
+The unfused form: attention, then the norm. Layers call it in every case, so that an implementation with the norm as
+its epilogue changes this file alone. Letters as in `diffattn.ops`.
+"""
+
+import torch
 from torch import Tensor
+
+from diffattn.ops.checks import FLOATS
+from diffattn.ops.dispatch import attention_wide, diff_attention_wide
+from diffattn.ops.masks import Restrictions
 
 
 def normed_diff_attention(
@@ -22,8 +31,16 @@ def normed_diff_attention(
     alibi: Tensor | None = None,
     impl: str = "auto",
 ) -> Tensor:
-    """gain * RMSNorm(diff_attention(...))."""
-    raise NotImplementedError
+    """gain * RMSNorm(diff_attention(...)) over the E channels of each head and token: arXiv 2410.05258, eq. 3.
+
+    weight [E] or None (no learned scale); eps None: no norm, the gain alone. Returns [B, H, T, E] in q1's dtype; the
+    norm's statistics are float32, taken before the result is rounded. Finite at rows of zeros (lam = 1 at the first
+    position), forward and backward. The other arguments and errors are those of `diff_attention`.
+    """
+    _check_norm(weight, eps, v)
+    given = Restrictions(attn_mask, is_causal, window, documents, key_lengths, alibi)
+    out = diff_attention_wide(q1, k1, q2, k2, v, lam, given, scale, impl)
+    return _normed(out, weight, eps, gain).to(q1.dtype)
 
 
 def normed_attention(
@@ -43,5 +60,29 @@ def normed_attention(
     sink: Tensor | None = None,
     impl: str = "auto",
 ) -> Tensor:
-    """gain * RMSNorm(attention(...))."""
-    raise NotImplementedError
+    """gain * RMSNorm(attention(...)), as in `normed_diff_attention`."""
+    _check_norm(weight, eps, v)
+    given = Restrictions(attn_mask, is_causal, window, documents, key_lengths, alibi)
+    out = attention_wide(q, k, v, given, scale, sink, impl)
+    return _normed(out, weight, eps, gain).to(q.dtype)
+
+
+def _normed(x: Tensor, weight: Tensor | None, eps: float | None, gain: float) -> Tensor:
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    factor = gain if weight is None else weight.to(x.dtype) * gain
+    if eps is None:
+        return x * factor
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * factor
+
+
+def _check_norm(weight: Tensor | None, eps: float | None, v: Tensor) -> None:
+    if eps is not None and not eps > 0:
+        raise ValueError(f"eps: got {eps}, needs a positive number (rows of zeros divide by its root), or None")
+    if weight is None:
+        return
+    if eps is None:
+        raise ValueError("weight: got a tensor with eps=None, needs None: without a norm there is nothing to scale")
+    if weight.dtype not in FLOATS or list(weight.shape) != [v.shape[-1]]:
+        raise ValueError(
+            f"weight: got {list(weight.shape)} of {weight.dtype}, needs floating [{v.shape[-1]}], one per value channel"
+        )

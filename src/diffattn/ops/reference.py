@@ -1,0 +1,64 @@
+"""The equation as it is written: the oracle, in any dtype, differentiable any number of times; memory O(T * S).
+
+B batch, T queries, S keys, H output heads, G key/value groups, D query/key width, E value width. Everything is
+computed in float32, or in float64 for float64 inputs.
+"""
+
+import torch
+from torch import Tensor
+
+from diffattn.ops.masks import Mask, additive
+
+
+def diff_attention(
+    q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, v: Tensor, lam: float | Tensor, mask: Mask, scale: float
+) -> Tensor:
+    """(A1 - lam A2) v, [B, H, T, E], in float32 or float64."""
+    first, second = diff_maps(q1, k1, q2, k2, mask, scale)
+    return _read(first - lam * second, v, mask.empty)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, sink: Tensor | None) -> Tensor:
+    """A v, [B, H, T, E], in float32 or float64."""
+    return _read(softmax_map(q, k, mask, scale, sink), v, mask.empty)
+
+
+def diff_maps(q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
+    """A1 and A2, each [B, H, T, S]; rows without a key are left uniform (`mask.empty` names them)."""
+    wide1 = k1.to(compute_dtype(k1.dtype))
+    wide2 = wide1 if k2 is k1 else k2.to(wide1.dtype)
+    return softmax_map(q1, wide1, mask, scale), softmax_map(q2, wide2, mask, scale)
+
+
+def softmax_map(q: Tensor, k: Tensor, mask: Mask, scale: float, sink: Tensor | None = None) -> Tensor:
+    """softmax(scale q k^T + mask) over the keys, [B, H, T, S]; `sink` [H] is one more logit in the denominator."""
+    dtype = compute_dtype(q.dtype)
+    logits = grouped_product(q.to(dtype) * scale, k.to(dtype).mT)
+    if mask.values is not None:
+        logits = logits + additive(mask.values, dtype)
+    if sink is None:
+        return logits.softmax(-1)
+    column = sink.to(dtype)[:, None, None].expand(*logits.shape[:-1], 1)
+    return torch.cat((logits, column), -1).softmax(-1)[..., :-1]
+
+
+def grouped_product(left: Tensor, right: Tensor) -> Tensor:
+    """[B, H, T, X] times [B, G, X, Y] -> [B, H, T, Y]: head h with group h // (H / G).
+
+    The heads of a group are rows of one product, so that keys and values are never repeated.
+    """
+    share = left.shape[1] // right.shape[1]
+    if share == 1:
+        return left @ right
+    rows = left.unflatten(1, (-1, share)).flatten(2, 3)
+    return (rows @ right).unflatten(2, (share, -1)).flatten(1, 2)
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Float32 for everything narrower; float64 stays."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _read(weights: Tensor, v: Tensor, empty: Tensor | None) -> Tensor:
+    out = grouped_product(weights, v.to(weights.dtype))
+    return out if empty is None else out.masked_fill(empty, 0.0)
