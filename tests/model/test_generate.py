@@ -56,12 +56,12 @@ def test_a_row_ends_at_end_of_text_and_the_others_go_on() -> None:
     eos = free[0][2]
     ends = [row.index(eos) if eos in row else 11 for row in free]
     pad = next(token for token in range(40) if token != eos)
-    result = model.generate(prompts, attention_mask=MASK, max_new_tokens=12, eos_token=eos, pad_token=pad)[:, 8:]
+    result = model.generate(prompts, attention_mask=MASK, max_new_tokens=12, eos=eos, pad=pad)[:, 8:]
     assert result.shape[1] == max(ends) + 1
     for row, end in enumerate(ends):
         assert result[row, : end + 1].tolist() == free[row][: end + 1]
         assert set(result[row, end + 1 :].tolist()) <= {pad}
-    alone = model.generate(prompts[:1], attention_mask=MASK[:1], max_new_tokens=12, eos_token=eos)
+    alone = model.generate(prompts[:1], attention_mask=MASK[:1], max_new_tokens=12, eos=eos)
     assert alone[0, 8:].tolist() == free[0][: free[0].index(eos) + 1]
 
 
@@ -154,7 +154,7 @@ def test_sampling_from_one_token_is_greedy() -> None:
         (torch.ones(1, 2, dtype=torch.int64), {"temperature": 1.0, "top_p": 0.0}, "top_p is 0.0"),
         (torch.ones(1, 2, dtype=torch.int64), {"temperature": 1.0, "min_p": 1.5}, "min_p is 1.5"),
         (torch.ones(1, 2, dtype=torch.int64), {"top_k": 5}, "give a temperature above 0"),
-        (torch.ones(1, 2, dtype=torch.int64), {"eos_token": 40}, "eos_token is 40"),
+        (torch.ones(1, 2, dtype=torch.int64), {"eos": 40}, "eos is 40"),
         (torch.ones(1, 2, dtype=torch.int64), {"attention_mask": torch.tensor([[1, 0]])}, "padded on the left"),
         (torch.ones(1, 2, dtype=torch.int64), {"attention_mask": torch.tensor([[0, 0]])}, "a prompt is empty"),
         (torch.ones(1, 2, dtype=torch.int64), {"attention_mask": torch.tensor([[1]])}, r"shape \[1, 2\]"),

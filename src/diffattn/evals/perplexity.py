@@ -3,13 +3,16 @@
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from diffattn.data.base import NOT_SCORED, Batch
+from diffattn.data import TextData, open_data
+from diffattn.data.base import NOT_SCORED, Batch, Split
+from diffattn.hub.convert import TOKENIZER, load
 from diffattn.model.decoder import Decoder
 from diffattn.ops.loss import token_losses
 
@@ -81,6 +84,26 @@ def evaluate(model: Decoder, batches: Iterable[Batch], token_bytes: Tensor | Non
         other_tokens=_part(loss[~hit]),
         documents=[[float(nats), int(tokens)] for nats, tokens in by_document],
     )
+
+
+def evaluate_folder(
+    folder: Path, source: str, split: Split = "dev", tokens: int | None = None, batch_size: int = 8
+) -> Heldout:
+    """Score a saved model on a held-out split of a text source, read with the tokenizer in the model's folder.
+
+    source as in `TextData`; tokens: about so many; batch_size windows at a time, which changes no number. ValueError:
+    no model folder, no usable text, a model without a tokenizer for it.
+    """
+    model = load(folder)
+    tokenizer = Path(folder) / TOKENIZER
+    config = TextData(source=source, tokenizer=str(tokenizer) if tokenizer.is_file() else "bytes")
+    data = open_data(config, context=model.config.context, batch_size=batch_size, seed=0)
+    if data.vocab_size > model.config.vocab_size:
+        raise ValueError(
+            f"the model in {folder} has {model.config.vocab_size} token ids, {config.tokenizer} have {data.vocab_size}; "
+            f"put the {TOKENIZER} it was trained with into its folder"
+        )
+    return evaluate(model, data.evaluation(split, tokens), data.token_bytes)
 
 
 def _scored(model: Decoder, batch: Batch) -> dict[str, np.ndarray]:

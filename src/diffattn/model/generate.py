@@ -25,24 +25,23 @@ def generate(
     top_p: float | None = None,
     min_p: float | None = None,
     seed: int | None = None,
-    eos_token: int | None = None,
-    pad_token: int | None = None,
+    eos: int | None = None,
+    pad: int | None = None,
 ) -> Tensor:
     """Continue prompts [B, T] and return them with their new tokens, [B, T + n], n <= max_new_tokens.
 
     attention_mask [B, T]: 0 at padding, which stands on the left. temperature 0 takes the likeliest token; above 0 it
     samples from what top_k, top_p and min_p leave (see `probabilities`): row r's text then depends on seed and r, not
-    on the rest of the batch; seed None draws one from torch's generator. A row that has produced eos_token goes on
-    with pad_token (None: eos_token again), and the call ends early when every row has.
+    on the rest of the batch; seed None draws one from torch's generator. A row that has produced the id eos
+    goes on with pad (None: eos again), and the call ends early when every row has.
     ValueError: empty prompts, ids outside the vocabulary, more tokens than the context, settings out of range.
     """
     _check_settings(max_new_tokens, temperature, top_k, top_p, min_p)
-    for name, token in (("eos_token", eos_token), ("pad_token", pad_token)):
+    for name, token in (("eos", eos), ("pad", pad)):
         if token is not None and not 0 <= token < model.config.vocab_size:
             raise ValueError(f"{name} is {token}; the vocabulary has ids 0 to {model.config.vocab_size - 1}")
     _check_prompts(model, tokens, attention_mask, max_new_tokens)
     batch, prompt = tokens.shape
-    pad = eos_token if pad_token is None else pad_token
     draws = _draws(seed, batch, max_new_tokens).to(tokens.device) if temperature > 0 else None
     finished = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
     cache = model.new_cache(batch, prompt + max_new_tokens)
@@ -54,12 +53,12 @@ def generate(
             new = logits.argmax(dim=-1)
         else:
             new = _pick(probabilities(logits, temperature, top_k, top_p, min_p), draws[:, step])
-        if eos_token is not None and pad is not None:
-            new = new.masked_fill(finished, pad)
-            finished = finished | (new == eos_token)
+        if eos is not None:
+            new = new.masked_fill(finished, eos if pad is None else pad)
+            finished = finished | (new == eos)
         new = new[:, None].to(tokens.dtype)
         texts = torch.cat((texts, new), dim=1)
-        if step == max_new_tokens - 1 or (eos_token is not None and bool(finished.all())):
+        if step == max_new_tokens - 1 or (eos is not None and bool(finished.all())):
             break
         state = model.hidden(new, cache=cache)[:, -1]
     return texts
