@@ -146,9 +146,7 @@ def test_a_saved_model_is_scored_on_a_folder_of_text(tmp_path: Path, monkeypatch
     monkeypatch.setenv("DIFFATTN_CACHE", str(tmp_path / "cache"))
     (tmp_path / "text").mkdir()
     for name in range(60):
-        (tmp_path / "text" / f"{name}.txt").write_text(
-            f"{name} bottles of beer on the wall, {name} bottles of beer. " * 4
-        )
+        (tmp_path / "text" / f"{name}.txt").write_text(f"{name} bottles of beer, take one down. " * 5)
     model = small_model("diff_v1", torch.float32, vocab_size=257)
     save(model, tmp_path / "model")
     config = TextData(source=str(tmp_path / "text"))

@@ -100,8 +100,8 @@ def evaluate_folder(
     data = open_data(config, context=model.config.context, batch_size=batch_size, seed=0)
     if data.vocab_size > model.config.vocab_size:
         raise ValueError(
-            f"the model in {folder} has {model.config.vocab_size} token ids, {config.tokenizer} have {data.vocab_size}; "
-            f"put the {TOKENIZER} it was trained with into its folder"
+            f"the model in {folder} has {model.config.vocab_size} token ids, "
+            f"{config.tokenizer} have {data.vocab_size}; put the {TOKENIZER} it was trained with into its folder"
         )
     return evaluate(model, data.evaluation(split, tokens), data.token_bytes)
 
