@@ -176,7 +176,7 @@ def _write_run(folder: Path, task: dict[str, Any], run: dict[str, Any], arm: str
     done = {"status": ending, "step": last["step"], "loss": last["loss"], "tokens": last["tokens"]}
     done |= {"seconds": last["machine"]["seconds"], "layer": None}
     if ending == "non-finite":
-        done |= {"loss": math.nan, "layer": 1}
+        done |= {"loss": None, "layer": "layers.1.mixer"}
     (folder / "done").write_text(json.dumps(done))
     if ending == "finished":
         (folder / "evals").mkdir()

@@ -1,18 +1,38 @@
 """What each figure shows and how far it carries; figures.py adds data, model, seeds and machine."""
 
+DIFFERENCES = """
+Arm minus baseline, a dot per seed. Bars: the interval that the verdict rests on. Shaded: the margin, if there is one,
+within which a difference is too small to matter.
+"""
+EVENTS_BESIDE = """
+A dot per seed: training tokens at the first evaluation with half of the answers right.
+"""
 CURVES = """
 Held-out loss (dev) against training tokens, against the FLOPs of the algebra (forward and backward) and against wall
 time, of training alone. Thin lines: seeds; dots: where each ended. Before its end every curve is on an unfinished
 schedule, so only the dots compare finished trainings.
 """
 FINALS = """
-Final held-out loss, one dot per seed. Bars: mean and 95 % interval over seeds (Student's t, each arm by itself), a
-description; the verdicts above decide. Hollow: the ruler, which is the baseline with 1.25 × tokens. Equal time reads
-the curves where the fastest arm has finished. A quarter of the tokens: trainings of their own, with a full schedule.
+Held-out loss, one dot per seed.
+"""
+INTERVALS = """
+Bars: mean and 95 % interval over seeds (Student's t, each arm by itself), a description; the verdicts above decide.
+"""
+RULER = """
+Hollow: the ruler, which is the baseline with 1.25 × tokens.
+"""
+EQUAL_TIME = """
+Equal time: the curves above, read where the fastest arm has finished; the others are on unfinished schedules there.
+"""
+QUARTER = """
+A quarter of the tokens: trainings of their own, each with a full schedule.
 """
 LEARNING_RATES = """
-Left: mean dev loss of the sweep, on seeds of its own that are never judged; if an arm's best rate lay at an end of the
-line, it could be better still. Right: every arm at the baseline's rate. Policy: {policy}.
+The sweep: mean dev loss over seeds of its own that are never judged; an arm whose best rate lay at an end of its line
+could be better still. Policy: {policy}.
+"""
+SAME_RATE = """
+Beside it, the judged seeds of every arm that ran at the baseline's rate.
 """
 RECALL = """
 A recall hit is a token that followed the same token earlier in its window and document. Differential attention was

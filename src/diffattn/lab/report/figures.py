@@ -6,7 +6,7 @@ from typing import Any
 from diffattn.lab.report import captions
 from diffattn.lab.report.panels import Dot, Line, Mark, Row, dot_panel, line_panel
 from diffattn.lab.report.svg import COLOURS, short
-from diffattn.lab.report.tables import styles
+from diffattn.lab.report.tables import never_reaching, styles
 from diffattn.lab.report.words import duration, nats, rate, scaled
 
 Json = dict[str, Any]
@@ -57,7 +57,9 @@ def curves(task: Json) -> Figure:
             unit = "training time" if key == "seconds" else name
             title = f"Loss against {name}"
             panels.append(
-                line_panel(title, unit, "nats per token", lines, across=across, down=down, settled=0.2, x_ticks=ticks)
+                line_panel(
+                    title, unit, "nats per token (dev)", lines, across=across, down=down, settled=0.2, x_ticks=ticks
+                )
             )
     return figure(task, "curves", "Loss along training", panels, captions.CURVES)
 
@@ -65,23 +67,25 @@ def curves(task: Json) -> Figure:
 def finals(task: Json) -> Figure:
     """Each seed's final loss: at equal tokens, at equal time, at a quarter of the tokens."""
     marks = [Mark(f"bigram table {nats(task['bigram_loss'])}", task["bigram_loss"])] if task["bigram_loss"] else []
-    full = _loss_rows(task, {name: _of_seeds(arm, "final_loss") for name, arm in task["arms"].items()}, True)
+    # Where losses jump between two levels, a mean and its interval describe nothing.
+    full = _loss_rows(task, of_seeds(task, "final_loss"), interval=not never_reaching(task))
     ruler = task["arms"][task["baseline"]]["ruler"]
-    if any(value is not None for value in ruler.values()):
-        full += _loss_rows(task, {task["baseline"]: ruler}, False, suffix=", 1.25 × tokens", hollow=True)
-    timed = _loss_rows(task, {name: _of_seeds(arm, "loss_at_equal_time") for name, arm in task["arms"].items()}, False)
-    quarter = _loss_rows(task, {name: arm["quarter"] for name, arm in task["arms"].items()}, False)
-    panels = []
+    full += _loss_rows(task, {task["baseline"]: ruler}, label="ruler (1.25 ×)", hollow=True)
+    timed = _loss_rows(task, of_seeds(task, "loss_at_equal_time"))
+    quarter = _loss_rows(task, {name: arm["quarter"] for name, arm in task["arms"].items()})
+    unit, panels, said = f"nats per token ({task['split']})", [], captions.FINALS
     if full:
-        panels.append(dot_panel("At equal tokens", f"nats per token ({task['split']})", full, marks=marks))
-    if timed and task["equal_time_seconds"]:
-        name = f"At equal time, {duration(task['equal_time_seconds'])}"
-        panels.append(dot_panel(name, "nats per token (dev)", timed, marks=marks))
+        panels.append(dot_panel("At equal tokens", unit, full, marks=marks))
+        said += captions.INTERVALS if any(row.interval for row in full) else ""
+        said += captions.RULER if any(dot.hollow for row in full for dot in row.dots) else ""
+    if timed:
+        title = f"At equal time, {duration(task['equal_time_seconds'])}"
+        panels.append(dot_panel(title, "nats per token (dev)", timed, marks=marks))
+        said += captions.EQUAL_TIME
     if quarter:
-        panels.append(
-            dot_panel("At a quarter of the tokens", f"nats per token ({task['split']})", quarter, marks=marks)
-        )
-    return figure(task, "finals", "Final loss, seed by seed", panels, captions.FINALS)
+        panels.append(dot_panel("At a quarter of the tokens", unit, quarter, marks=marks))
+        said += captions.QUARTER
+    return figure(task, "finals", "Final loss, seed by seed", panels, said)
 
 
 def learning_rates(task: Json) -> Figure:
@@ -96,25 +100,22 @@ def learning_rates(task: Json) -> Figure:
         if means:
             tip = f"{name}: chosen {rate(task['arms'][name]['learning_rate'])}"
             lines.append(Line(name, style(number), means, tip, number, dots=True))
-    panels = [line_panel("Sweep", "learning rate", "nats per token", lines, log=True)] if lines else []
+    at = sorted({run["learning_rate"] for run in task["sweep"]})
+    panels = [line_panel("Sweep", "learning rate", "nats per token (dev)", lines, log=True, x_at=at)] if lines else []
+    base, said = task["arms"][task["baseline"]], captions.LEARNING_RATES
     same = {
-        name: arm["at_baseline_rate"] if arm["at_baseline_rate"] else _of_seeds(arm, "final_loss")
+        name: arm["at_baseline_rate"] or of_seeds(task, "final_loss")[name]
         for name, arm in task["arms"].items()
-        if arm["at_baseline_rate"] or arm["learning_rate"] == task["arms"][task["baseline"]]["learning_rate"]
+        if arm["at_baseline_rate"] or arm["learning_rate"] == base["learning_rate"]
     }
-    rows = _loss_rows(task, same, False)
-    if lines and rows:
-        shared = rate(task["arms"][task["baseline"]]["learning_rate"])
-        panels.append(dot_panel(f"All at the baseline's rate, {shared}", f"nats per token ({task['split']})", rows))
+    rows = _loss_rows(task, same)
+    if lines and len(rows) > 1:
+        title = f"At the baseline's rate, {rate(base['learning_rate'])}"
+        panels.append(dot_panel(title, f"nats per token ({task['split']})", rows))
+        said += captions.SAME_RATE
+    said = said.format(policy=task["learning_rate_policy"])
     missing = f"There was no sweep here. Policy: {task['learning_rate_policy']}."
-    return figure(
-        task,
-        "learning-rates",
-        "Sensitivity to the learning rate",
-        panels,
-        captions.LEARNING_RATES.format(policy=task["learning_rate_policy"]),
-        missing,
-    )
+    return figure(task, "learning-rates", "Sensitivity to the learning rate", panels, said, missing)
 
 
 def recall(task: Json) -> Figure:
@@ -124,44 +125,55 @@ def recall(task: Json) -> Figure:
         values = {
             name: {seed: _scored(s[key]) for seed, s in arm["seeds"].items()} for name, arm in task["arms"].items()
         }
-        rows = _loss_rows(task, values, False)
+        rows = _loss_rows(task, values)
         if rows:
             panels.append(dot_panel(title, f"nats per token ({task['split']})", rows))
     return figure(task, "recall", "Recall hits against other tokens", panels, captions.RECALL)
 
 
 def positions(task: Json) -> Figure:
-    """Loss by position in the window."""
-    lines = []
+    """Loss by position in the window, and seed by seed its difference to the baseline."""
+    places = {name: {seed: _by_position(s) for seed, s in arm["seeds"].items()} for name, arm in task["arms"].items()}
+    lines, apart = [], []
     for name, number in styles(task).items():
-        for seed, numbers in task["arms"][name]["seeds"].items():
-            points = [((bin_["first"] * bin_["last"]) ** 0.5, bin_["loss"]) for bin_ in numbers["by_position"]]
-            if len(points) > 1:
-                lines.append(Line(name, style(number), points, f"{name}, seed {seed}"))
-    panels = []
+        for seed, losses in places[name].items():
+            base = places[task["baseline"]].get(seed, {})
+            above = [(place, loss - base[place]) for place, loss in losses.items() if place in base]
+            tip = f"{name}, seed {seed}"
+            if len(losses) > 1:
+                lines.append(Line(name, style(number), list(losses.items()), tip))
+            if len(above) > 1 and name != task["baseline"]:
+                apart.append(Line(name, style(number), above, tip))
+    axis, unit, panels = "position in the window", f"nats per token ({task['split']})", []
     if lines:
-        panels.append(line_panel("Loss by position", "position in the window", "nats per token", lines, log=True))
+        panels.append(line_panel("Loss", axis, unit, lines, log=True))
+    if apart:
+        title = f"Difference to {task['baseline']}"
+        panels.append(line_panel(title, axis, unit, apart, log=True, across=[Mark("", 0.0)]))
     return figure(task, "positions", "Loss by position", panels, captions.POSITIONS.format(split=task["split"]))
 
 
 def events(task: Json) -> Figure:
     """Tokens until half, and nine tenths, of the answers are right; and the accuracy along the way."""
-    panels = []
-    for share, key in ((50, "tokens_to_50"), (90, "tokens_to_90")):
-        rows = []
-        for name, number in styles(task).items():
-            seeds = {seed: s for seed, s in task["arms"][name]["seeds"].items() if s["status"] == "finished"}
-            dots = [Dot(s[key], f"{name}, seed {seed}: {_event(s[key])}") for seed, s in seeds.items()]
-            if dots:
-                rows.append(Row(name, style(number), number, dots))
-        if rows:
-            panels.append(dot_panel(f"Tokens to {share} % right", "training tokens", rows, never=True))
+    panels = [panel for share in (50, 90) if (panel := tokens_panel(task, share))]
     lines = _arm_lines(task, "tokens", "accuracy")
     if lines:
-        panels.append(line_panel("Accuracy", "training tokens", "share right", lines, y_range=(0.0, 1.02)))
-    return figure(
-        task, "events", "Tokens until the task is solved", panels, captions.EVENTS.format(tokens=scaled(task["tokens"]))
-    )
+        unit = "share of answers right (dev)"
+        panels.append(line_panel("Accuracy", "training tokens", unit, lines, y_range=(0.0, 1.02)))
+    said = captions.EVENTS.format(tokens=scaled(task["tokens"]))
+    return figure(task, "events", "Tokens until the task is solved", panels, said)
+
+
+def tokens_panel(task: Json, share: int) -> str | None:
+    """Tokens until this share of answers is right, in percent: a dot per finished seed, and a place for "never"."""
+    rows = []
+    for name, number in styles(task).items():
+        seeds = {seed: s for seed, s in task["arms"][name]["seeds"].items() if s["status"] == "finished"}
+        reached = {seed: s[f"tokens_to_{share}"] for seed, s in seeds.items()}
+        dots = [Dot(tokens, f"{name}, seed {seed}: {_event(tokens)}") for seed, tokens in reached.items()]
+        if dots:
+            rows.append(Row(name, style(number), number, dots))
+    return dot_panel(f"Tokens to {share} % right", "training tokens", rows, never=True) if rows else None
 
 
 def lambdas(task: Json) -> Figure:
@@ -179,23 +191,25 @@ def lambdas(task: Json) -> Figure:
                 if len(points) > 1:
                     lines.append(Line(label, ramp, points, f"{name}, layer {layer}, seed {seed}"))
         if lines:
-            panels.append(line_panel(f"λ of {name}", "training tokens", "λ", lines, across=[Mark("", 0.0)]))
+            panels.append(
+                line_panel(f"λ of {name}", "training tokens", "mean λ per layer", lines, across=[Mark("", 0.0)])
+            )
     return figure(
         task, "lambdas", "λ along training", panels, captions.LAMBDAS, "No arm here has a λ, or none has trained yet."
     )
 
 
 def differences(task: Json) -> str | None:
-    """Differences to the baseline with the intervals that the verdicts rest on."""
+    """What the verdicts rest on: differences to the baseline with their intervals, or tokens to 50 %."""
+    if task["metric"] != "loss":
+        return tokens_panel(task, 50)
     number = styles(task)
-    base = _of_seeds(task["arms"][task["baseline"]], "final_loss")
-    rows = []
+    losses = of_seeds(task, "final_loss")
+    base, rows = losses[task["baseline"]], []
     for found in task["findings"]:
         arm = found["arm"]
-        dots = []
-        if task["metric"] == "loss":
-            paired = {s: (v, base.get(s)) for s, v in _of_seeds(task["arms"][arm], "final_loss").items()}
-            dots = [Dot(a - b, f"{arm}, seed {s}: {nats(a - b, 4)}") for s, (a, b) in paired.items() if a and b]
+        paired = {seed: (value, base.get(seed)) for seed, value in losses[arm].items()}
+        dots = [Dot(a - b, f"{arm}, seed {seed}: {nats(a - b, 4)}") for seed, (a, b) in paired.items() if a and b]
         if found["mean"] is not None:
             low = found["mean"] if found["low"] is None else found["low"]
             high = found["mean"] if found["high"] is None else found["high"]
@@ -203,9 +217,10 @@ def differences(task: Json) -> str | None:
     if not rows:
         return None
     margin = next((m for f in task["findings"] if (m := f["numbers"].get("margin")) is not None), task["margin"])
-    unit = "nats per token" if task["metric"] == "loss" else "log2 of the ratio of tokens"
     band = (-margin, margin) if margin else None
-    return dot_panel(f"Difference to {task['baseline']}", unit, rows, band=band, zero=True)
+    return dot_panel(
+        f"Difference to {task['baseline']}", f"nats per token ({task['split']})", rows, band=band, zero=True
+    )
 
 
 def _arm_lines(task: Json, x: str, y: str) -> list[Line]:
@@ -219,26 +234,28 @@ def _arm_lines(task: Json, x: str, y: str) -> list[Line]:
     return lines
 
 
-def _loss_rows(task: Json, values: Json, interval: bool, suffix: str = "", hollow: bool = False) -> list[Row]:
+def _loss_rows(task: Json, values: Json, *, interval: bool = False, label: str = "", hollow: bool = False) -> list[Row]:
     """Rows of a dot plot from arm -> seed -> loss; arms without a value are left out."""
     numbers, rows = styles(task), []
-    for name in sorted(values, key=numbers.__getitem__):
-        dots = [
-            Dot(v, f"{name}{suffix}, seed {seed}: {nats(v, 4)}", hollow)
-            for seed, v in values[name].items()
-            if v is not None
-        ]
-        mean = task["arms"][name]["loss"]
-        bar = None
+    for arm in sorted(values, key=numbers.__getitem__):
+        name, found = label or arm, {seed: v for seed, v in values[arm].items() if v is not None}
+        dots = [Dot(v, f"{name}, seed {seed}: {nats(v, 4)}", hollow) for seed, v in found.items()]
+        mean, bar = task["arms"][arm]["loss"], None
         if interval and mean["half_width"] is not None:
             bar = (mean["mean"], mean["mean"] - mean["half_width"], mean["mean"] + mean["half_width"])
         if dots:
-            rows.append(Row(name + suffix, style(numbers[name]), numbers[name], dots, bar))
+            rows.append(Row(name, style(numbers[arm]), numbers[arm], dots, bar))
     return rows
 
 
-def _of_seeds(arm: Json, key: str) -> Json:
-    return {seed: numbers[key] for seed, numbers in arm["seeds"].items()}
+def of_seeds(task: Json, key: str) -> dict[str, Json]:
+    """A number of each seed, by arm."""
+    return {name: {seed: s[key] for seed, s in arm["seeds"].items()} for name, arm in task["arms"].items()}
+
+
+def _by_position(seed: Json) -> dict[float, float]:
+    """Middle of each range of positions -> loss."""
+    return {(part["first"] * part["last"]) ** 0.5: part["loss"] for part in seed["by_position"]}
 
 
 def _scored(part: Json | None) -> float | None:

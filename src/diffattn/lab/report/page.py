@@ -1,6 +1,5 @@
 """report.json's dictionary -> one HTML page that loads nothing: style and pictures are inside it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def render_page(report: Json) -> str:
         lstrip_blocks=True,
     )
     jinja.globals |= {"svg": Markup, "levels": LEVELS}
-    jinja.filters |= {"count": count, "duration": duration, "rate": rate, "after": str.removeprefix}
+    jinja.filters |= {"count": count, "duration": duration, "rate": rate}
     style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
     tasks = [_task(name, task) for name, task in report["tasks"].items()]
     return jinja.get_template("page.html").render(
@@ -45,13 +44,21 @@ def _task(name: str, task: Json) -> Json:
         "numbers": task,
         "table": arm_table(task),
         "styles": styles(task),
-        "findings": task["findings"],
+        "findings": [_finding(found) for found in task["findings"]],
+        "each_seed": never_reaching(task),
         "forest": figures.differences(task),
+        "forest_caption": (captions.DIFFERENCES if task["metric"] == "loss" else captions.EVENTS_BESIDE).strip(),
         "figures": shown,
         "maps_figure": _maps_figure(task),
         "maps": [_arm_maps(arm, maps, styles(task)[arm]) for arm, maps in task["maps"].items()],
         "setting": shown[0].setting,
     }
+
+
+def _finding(found: Json) -> Json:
+    """The sentence in two parts, the claim and what it is true of, so that they can be told apart by eye."""
+    claim, mark, conditions = found["sentence"].removeprefix(found["arm"]).partition(". Against ")
+    return {**found, "claim": claim, "conditions": mark + conditions}
 
 
 def _maps_figure(task: Json) -> Figure:
@@ -60,18 +67,10 @@ def _maps_figure(task: Json) -> Figure:
 
 
 def _arm_maps(arm: str, maps: Json, number: int) -> Json:
-    """The heads of one arm: the last one stands open, the others behind a click."""
-    heads = [
-        {"layer": head["layer"], "head": head["head"], "panels": head_panels(head, maps["tokens"])}
-        for head in maps["heads"]
-    ]
-    return {"arm": arm, "style": figures.style(number), "seed": maps["seed"], "rows": _rows(heads)}
-
-
-def _rows(heads: Sequence[Json]) -> list[Json]:
-    """Rows of panels with their titles; heads of a single map share a row."""
-    rows = [{"title": f"layer {h['layer']}, head {h['head']}", "panels": h["panels"]} for h in heads]
-    if rows and all(len(row["panels"]) == 1 for row in rows):
-        title = "; ".join(row["title"] for row in rows[:3])
-        return [{"title": title, "panels": [row["panels"][0] for row in rows[:3]]}]
-    return rows[::-1]
+    """The heads of one arm in rows, the last layer first: the page shows it and hides the others behind a click."""
+    rows = [head_panels(head, maps["tokens"]) for head in maps["heads"]]
+    if all(len(row) == 1 for row in rows):
+        # Heads of a single map share rows.
+        single = [row[0] for row in rows]
+        rows = [single[i : i + 3] for i in range(0, len(single), 3)]
+    return {"arm": arm, "style": figures.style(number), "seed": maps["seed"], "rows": rows[::-1]}

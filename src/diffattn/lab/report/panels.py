@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from diffattn.lab.report.svg import Scale, element, line, marker, padded, polyline, short, spread, text, tip
 
-WIDTH, HEIGHT = 360, 250
-TOP, LEFT, BOTTOM = 30, 46, 40
-LETTER = 6.1
+WIDTH, HEIGHT = 360, 264
+TOP, LEFT, BOTTOM = 46, 42, 40
+LETTER = 6.5
 """Width of an average letter of the labels, in pixels."""
+DOTS_TOP = 28
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,14 @@ def line_panel(
     log: bool = False,
     settled: float = 0.0,
     x_ticks: Callable[[float], str] = short,
+    x_at: Sequence[float] = (),
     y_range: tuple[float, float] | None = None,
 ) -> str:
-    """Curves with direct labels.  settled: the y axis spans what lies beyond this share of the x axis."""
+    """Curves with direct labels.
+
+    across, down: reference values.  settled: the y axis spans what lies beyond this share of the x axis.
+    x_at: where the x axis has its ticks, if not at round values.
+    """
     right = WIDTH - 14 - LETTER * min(14, max((len(one.name) for one in lines), default=0))
     xs = [x for one in lines for x, _ in one.points]
     left = min(xs) if log or settled else min(0.0, *xs)
@@ -77,11 +83,11 @@ def line_panel(
     from_here = min(xs) + settled * (max(xs) - min(xs))
     ys = [y for one in lines for at, y in one.points if at >= from_here] + [mark.value for mark in across]
     y = Scale(*(y_range or padded(ys)), HEIGHT - BOTTOM, TOP)
-    body = [_frame(title, x_name, y_name, x, y, x_ticks)]
+    body = [_frame(title, y_name, y, right), _x_axis(x_name, x, x_at or x.ticks(4), x_ticks)]
     body += [line(LEFT, y(m.value), right, y(m.value), "mark") for m in across if y.holds(m.value)]
     body += [text(LEFT + 3, y(m.value) - 4, m.name, "note") for m in across if y.holds(m.value)]
     body += [line(x(m.value), TOP, x(m.value), HEIGHT - BOTTOM, "mark") for m in down]
-    body += [text(x(m.value) - 3, TOP + 9, m.name, "note", text_anchor="end") for m in down]
+    body += [text(x(m.value), TOP - 4, m.name, "note", text_anchor="middle") for m in down]
     body += [_clipped(_curves(lines, x, y), right)] + _ends(lines, x, y) + _names(lines, x, y, right)
     return _panel(title, body)
 
@@ -106,20 +112,22 @@ def dot_panel(
     near = [m for m in marks if low - (high - low) < m.value < high + (high - low)]
     low, high = padded([low, high, *(m.value for m in near)], 0.02 if near else 0)
     x = Scale(max(low, min(values) / 1.2) if log else low, high, left, right, log)
-    bottom = TOP + 14 + 30 * len(rows)
-    body = [text(left if left < 60 else 8, 14, title, "title")]
+    bottom = DOTS_TOP + 14 + 30 * len(rows)
+    body = [text(6, 13, title, "title")]
     if band:
         body.append(
-            element("rect", x=x(band[0]), width=x(band[1]) - x(band[0]), y=TOP, height=bottom - TOP, class_="band")
+            element(
+                "rect", x=x(band[0]), width=x(band[1]) - x(band[0]), y=DOTS_TOP, height=bottom - DOTS_TOP, class_="band"
+            )
         )
     body += _dot_axis(x, x_name, bottom, (left, right))
     body += _dot_marks(marks, near, x, bottom, (left, right))
     if zero:
-        body.append(line(x(0), TOP, x(0), bottom, "zero"))
+        body.append(line(x(0), DOTS_TOP, x(0), bottom, "zero"))
     if never:
         body.append(text(right + 30, bottom + 15, "never", "tick", text_anchor="middle"))
     for number, row in enumerate(rows):
-        body.append(_dot_row(row, TOP + 22 + 30 * number, x, left, right + 30))
+        body.append(_dot_row(row, DOTS_TOP + 22 + 30 * number, x, left, right + 30))
     return _panel(title, body, bottom + 36)
 
 
@@ -149,11 +157,12 @@ def map_panel(matrix: Matrix) -> str:
                 name = f"{'minus' if value < 0 else 'plus'}{step}"
                 paths.setdefault(name, []).append(f"{corner}h{cell:.1f}v{cell:.1f}h-{cell:.1f}z")
     size = cell * count
-    body = [text(edge, 13, matrix.title, "title")]
+    body = [text(6, 13, matrix.title, "title")]
     body.append(element("rect", x=edge, y=top, width=size, height=size, class_="paper"))
     body += [element("path", d="".join(cells), class_=f"cell {name}") for name, cells in sorted(paths.items())]
-    font = min(9.0, max(5.0, cell * 0.95))
-    for i, token in enumerate(matrix.tokens):
+    font = min(9.0, max(6.0, cell * 0.95))
+    # Long passages: not every token has room for a label.
+    for i, token in list(enumerate(matrix.tokens))[:: math.ceil(6.5 / cell)]:
         at = (i + 0.5) * cell
         style = f"font-size:{font:.1f}px"
         body.append(text(edge - 4, top + at + font / 3, shown(token), "token", text_anchor="end", style=style))
@@ -172,17 +181,21 @@ def _panel(title: str, body: Sequence[str], height: float = HEIGHT) -> str:
     return element("svg", *body, viewBox=f"0 0 {WIDTH} {height:.0f}", role="img", aria_label=title, class_="panel")
 
 
-def _frame(title: str, x_name: str, y_name: str, x: Scale, y: Scale, x_ticks: Callable[[float], str]) -> str:
-    parts = [text(LEFT, 13, title, "title")]
+def _frame(title: str, y_name: str, y: Scale, right: float) -> str:
+    parts = [text(6, 13, title, "title"), text(6, 28, y_name, "unit")]
     for value in y.ticks(5):
-        parts.append(line(x.start, y(value), x.end, y(value), "grid"))
         parts.append(text(LEFT - 6, y(value) + 3.5, short(value), "tick", text_anchor="end"))
-    for value in x.ticks(4):
-        parts.append(line(x(value), y.start, x(value), y.start + 4, "axis"))
-        parts.append(text(x(value), y.start + 16, x_ticks(value), "tick", text_anchor="middle"))
-    parts.append(line(x.start, y.start, x.end, y.start, "axis"))
-    parts.append(text((x.start + x.end) / 2, HEIGHT - 7, x_name, "unit", text_anchor="middle"))
-    parts.append(text(WIDTH - 4, 13, y_name, "unit", text_anchor="end"))
+        parts.append(line(LEFT, y(value), right, y(value), "grid"))
+    return "".join(parts)
+
+
+def _x_axis(name: str, x: Scale, at: Sequence[float], label: Callable[[float], str]) -> str:
+    bottom = HEIGHT - BOTTOM
+    parts = [line(x.start, bottom, x.end, bottom, "axis")]
+    for value in at:
+        parts.append(line(x(value), bottom, x(value), bottom + 4, "axis"))
+        parts.append(text(x(value), bottom + 16, label(value), "tick", text_anchor="middle"))
+    parts.append(text((x.start + x.end) / 2, HEIGHT - 7, name, "unit", text_anchor="middle"))
     return "".join(parts)
 
 
@@ -210,12 +223,12 @@ def _ends(lines: Sequence[Line], x: Scale, y: Scale) -> list[str]:
 
 
 def _names(lines: Sequence[Line], x: Scale, y: Scale, right: float) -> list[str]:
-    """Direct labels at the mean height of the lines' ends, moved apart where they would overlap."""
+    """Direct labels at the median height of the lines' ends, moved apart where they would overlap."""
     ends: dict[tuple[str, str], list[float]] = {}
     for one in lines:
         if one.name:
             ends.setdefault((one.name, one.style), []).append(y(min(max(one.points[-1][1], y.low), y.high)))
-    wanted = [sum(heights) / len(heights) for heights in ends.values()]
+    wanted = [sorted(heights)[len(heights) // 2] for heights in ends.values()]
     places = spread(wanted, 12.5, TOP + 4, HEIGHT - BOTTOM - 2)
     parts = []
     for (name, style), place in zip(ends, places, strict=True):
@@ -227,7 +240,7 @@ def _names(lines: Sequence[Line], x: Scale, y: Scale, right: float) -> list[str]
 def _dot_axis(x: Scale, x_name: str, bottom: float, edges: tuple[float, float]) -> list[str]:
     parts = []
     for value in x.ticks(4):
-        parts.append(line(x(value), TOP, x(value), bottom, "grid"))
+        parts.append(line(x(value), DOTS_TOP, x(value), bottom, "grid"))
         parts.append(text(x(value), bottom + 15, short(value), "tick", text_anchor="middle"))
     parts.append(line(edges[0], bottom, edges[1], bottom, "axis"))
     parts.append(text(sum(edges) / 2, bottom + 31, x_name, "unit", text_anchor="middle"))
@@ -242,13 +255,13 @@ def _dot_marks(
     for mark in marks:
         if mark in near:
             beyond = x(mark.value) > (edges[0] + edges[1]) / 2
-            parts.append(line(x(mark.value), TOP, x(mark.value), bottom, "mark"))
+            parts.append(line(x(mark.value), DOTS_TOP, x(mark.value), bottom, "mark"))
             place, anchor = (x(mark.value) + (-4 if beyond else 4)), "end" if beyond else "start"
-            parts.append(text(place, TOP + 6, mark.name, "note", text_anchor=anchor))
+            parts.append(text(place, DOTS_TOP + 6, mark.name, "note", text_anchor=anchor))
         elif mark.value > x.high:
-            parts.append(text(edges[1], TOP + 6, f"{mark.name} →", "note", text_anchor="end"))
+            parts.append(text(edges[1], DOTS_TOP + 6, f"{mark.name} →", "note", text_anchor="end"))
         else:
-            parts.append(text(edges[0] + 2, TOP + 6, f"← {mark.name}", "note"))
+            parts.append(text(edges[0] + 2, DOTS_TOP + 6, f"← {mark.name}", "note"))
     return parts
 
 
@@ -261,7 +274,7 @@ def _dot_row(row: Row, at: float, x: Scale, left: float, never: float) -> str:
         parts.append(line(x(mean), at + 5.5, x(mean), at + 12.5, "interval"))
     for number, dot in enumerate(row.dots):
         # Equal values would hide each other: seeds lie a little above and below their row.
-        shift = 3.2 * (number % 3 - 1)
+        shift = 4 * (number % 3 - 1)
         place = never if dot.value is None else x(dot.value)
         parts.append(marker(place, at + shift - 1, row.marker, dot.tip, hollow=dot.hollow or dot.value is None))
     return element("g", *parts, class_=row.style)

@@ -25,7 +25,7 @@ def seed_numbers(run: Run, split: str, equal_time: float | None) -> Json:
         "seconds": curve[-1]["seconds"] if curve else None,
         "tokens_per_second": _speed(curve),
         "peak_memory_bytes": max(peaks, default=None),
-        "loss_at_equal_time": _loss_at(curve, equal_time),
+        "loss_at_equal_time": _loss_at(curve, equal_time) if run.status == "finished" else None,
         "recall_hits": heldout.get("recall_hits"),
         "other_tokens": heldout.get("other_tokens"),
         "by_position": binned(heldout.get("by_position") or []),

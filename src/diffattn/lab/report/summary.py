@@ -4,7 +4,7 @@ report.json, version 1 (null: not measured, or not yet)
     plan           name, description, hash, command, runs {planned, finished, failed}
     tasks          task name ->
         the plan's own numbers: data, metric, unit, baseline, margin, seeds, tokens, context, bigram_loss, ...
-        model          the baseline in words;  hardware: the machine in words;  progress: "2 of 3 seeds"
+        model          the baseline in words;  hardware: the machine in words;  progress: "2 of 3 seeds complete"
         split          "test", or "dev" while a finished run lacks its test evaluation
         findings       list of {arm, verdict, mean, low, high, n, worth_percent_of_tokens, sentence, numbers}
         equal_time_seconds    training time that every arm has used
@@ -67,13 +67,15 @@ def _task(task: Task) -> Json:
     baseline = arms[plan["baseline"]]
     not_equal = {name: words for name, arm in arms.items() if (words := differences(arm, baseline))}
     some = next((run for run in task.runs if run.config), None)
-    finished = min(sum(seed["status"] == "finished" for seed in arm["seeds"].values()) for arm in arms.values())
+    ended = {run.seed for run in task.runs if not run.sweep and run.budget == "full"} - {
+        run.seed for run in task.runs if not run.sweep and run.status in ("planned", "unfinished")
+    }
     return {
         **{key: value for key, value in plan.items() if key not in ("arms", "runs", "name")},
         "split": split,
         "model": model_words(plan, some.config["model"] if some else {}),
         "hardware": hardware([run.environment for run in task.runs if run.environment]),
-        "progress": f"{finished} of {len(plan['seeds'])} seeds",
+        "progress": f"{len(ended)} of {len(plan['seeds'])} seeds complete",
         "findings": findings(task, split, inequalities(arms, plan["baseline"])),
         "equal_time_seconds": equal_time,
         "arms": arms,

@@ -73,7 +73,7 @@ class Scale:
 
     def ticks(self, about: int = 4) -> list[float]:
         """Round values inside the range."""
-        if self.log:
+        if self.log and self.high > 4 * self.low:
             return _log_ticks(self.low, self.high, about)
         raw = (self.high - self.low) / about
         power = 10.0 ** math.floor(math.log10(raw))

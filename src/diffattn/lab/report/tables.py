@@ -1,5 +1,7 @@
 """The tables of the report as rows of finished strings, so that page and Markdown show the same."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,7 @@ class Table:
     rows: list[tuple[str, str, int]]
     """Name, what it is, and number of the colour; below 0: no arm of its own."""
     groups: list[tuple[str, list[Column]]]
+    """The first two say what came out and how it was trained, the last two what it is and costs."""
 
 
 def styles(task: Json) -> dict[str, int]:
@@ -85,10 +88,13 @@ def _results(task: Json) -> list[Column]:
     if never_reaching(task):
         columns.append(_column("Tokens to 50 %", "each seed", arms, lambda a: _events(a, "tokens_to_50")))
         columns.append(_column("Tokens to 90 %", "each seed", arms, lambda a: _events(a, "tokens_to_90")))
-    columns.append(_column("Loss", "nats per token", arms, lambda a: with_interval(a["loss"])))
+        columns.append(_column("Loss", "nats, each seed", arms, lambda a: _losses(a, "final_loss")))
+        columns.append(_column("At equal time", "nats, dev", arms, lambda a: _losses(a, "loss_at_equal_time")))
+    else:
+        columns.append(_column("Loss", "nats per token", arms, lambda a: with_interval(a["loss"])))
+        columns.append(_column("At equal time", "nats, dev", arms, _mean_at_equal_time))
     if any(arm["bits_per_byte"]["n"] for arm in arms.values()):
         columns.append(_column("Bits per byte", "", arms, lambda a: with_interval(a["bits_per_byte"])))
-    columns.append(_column("At equal time", "nats, dev", arms, _equal_time))
     columns.append(_column("Seeds", "finished", arms, _progress))
     return columns
 
@@ -100,8 +106,8 @@ def _beside(task: Json) -> list[tuple[str, str, str]]:
         found.append(("bigram table", "smoothed, fitted on the training tokens", nats(task["bigram_loss"])))
     ruler = [value for value in task["arms"][task["baseline"]]["ruler"].values() if value is not None]
     if ruler:
-        name = f"{task['baseline']}, 1.25 × tokens"
-        found.append((name, "the ruler: could this setting have seen a difference?", nats(sum(ruler) / len(ruler))))
+        words = f"{task['baseline']} with 1.25 × tokens: could this setting have seen a difference?"
+        found.append(("ruler", words, nats(sum(ruler) / len(ruler))))
     return found
 
 
@@ -110,13 +116,24 @@ def _column(name: str, unit: str, arms: Json, cell: Any) -> Column:
 
 
 def _events(arm: Json, key: str) -> str:
-    """When each finished seed got there, earliest first; "never" is counted like any other outcome."""
+    """When each finished seed got there, earliest first; "never" is an outcome like any other."""
     ended = [seed[key] for seed in arm["seeds"].values() if seed["status"] == "finished"]
-    reached = sorted(value for value in ended if value is not None)
-    return " · ".join([*(scaled(v) for v in reached), *["never"] * (len(ended) - len(reached))]) or "—"
+    return _each(sorted(ended, key=lambda value: math.inf if value is None else value), scaled, "never")
 
 
-def _equal_time(arm: Json) -> str:
+def _losses(arm: Json, key: str) -> str:
+    return _each(sorted(v for seed in arm["seeds"].values() if (v := seed[key]) is not None), nats, "")
+
+
+def _each(values: list[Any], words: Callable[[Any], str], absent: str) -> str:
+    """All of a few sorted values, or the median and the ends of many."""
+    shown = [absent if value is None else words(value) for value in values]
+    if len(shown) > 5:
+        return f"{shown[len(shown) // 2]} ({shown[0]} to {shown[-1]})"
+    return " · ".join(shown) or "—"
+
+
+def _mean_at_equal_time(arm: Json) -> str:
     values = [v for seed in arm["seeds"].values() if (v := seed["loss_at_equal_time"]) is not None]
     return nats(sum(values) / len(values)) if values else "—"
 

@@ -63,7 +63,7 @@ def _seeds(arm: Json) -> str:
 def _failed(runs: list[Json]) -> str:
     lines = []
     for run in runs:
-        where = "" if run["layer"] is None else f", beginning in layer {run['layer']}"
+        where = "" if run["layer"] is None else f", beginning in {run['layer']}"
         what = f"loss not finite from step {count(run['step'])}{where}, learning rate {rate(run['learning_rate'])}"
         lines.append(f"- {_plain(run['folder'])}: {what}")
     return "\n".join(lines) or "None."
