@@ -145,8 +145,8 @@ def test_a_hit_in_one_row_is_none_in_another() -> None:
 def test_a_saved_model_is_scored_on_a_folder_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFFATTN_CACHE", str(tmp_path / "cache"))
     (tmp_path / "text").mkdir()
-    for name in range(60):
-        (tmp_path / "text" / f"{name}.txt").write_text(f"{name} bottles of beer, take one down. " * 5)
+    for name in range(300):
+        (tmp_path / "text" / f"{name}.txt").write_text(f"{name} bottles of beer, take one down. ")
     model = small_model("diff_v1", torch.float32, vocab_size=257)
     save(model, tmp_path / "model")
     config = TextData(source=str(tmp_path / "text"))

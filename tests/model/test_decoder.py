@@ -209,9 +209,8 @@ def test_activation_checkpointing_changes_no_gradient(variant: str) -> None:
     torch.testing.assert_close(gradients[1], gradients[0], **TIGHT)
 
 
-@every_variant
-def test_the_model_compiles_as_one_graph(variant: str) -> None:
-    model, tokens = small_model(variant, token_shift=True), random_tokens(2, 8)
+def test_the_model_compiles_as_one_graph() -> None:
+    model, tokens = small_model("diff_v1", token_shift=True), random_tokens(2, 8)
     documents = torch.tensor([[0] * 8, [0] * 3 + [1] * 5])
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(tokens, documents), model(tokens, documents), **TIGHT)
