@@ -158,6 +158,11 @@ class MixerConfig:
             raise ValueError(f"a config of {kind.name!r} was given where {cls.name!r} is needed")
         known = [field.name for field in dataclasses.fields(kind)]
         for field in given:
+            if "dropout" in field:
+                raise ValueError(
+                    f"{field}: dropout inside attention maps has no published meaning for two maps and does not exist "
+                    "here; leave it out, or drop out around the layer"
+                )
             if field not in known:
                 raise ValueError(f"{kind.name!r} has no option {field!r}{_nearest(field, known)}")
         return kind(**given)

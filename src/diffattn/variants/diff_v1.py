@@ -26,7 +26,7 @@ class DiffV1(HeadsConfig):
     lambda_init: float | None = None
     """λ at the start, also in the gain 1 - lambda_init; None: 0.8 - 0.6 exp(-0.3 layer)."""
     lam: Lam = "exp"
-    """How λ is learned: exp(a.b) - exp(c.d) + lambda_init as published, scalar, one per head, sigmoid(scalar), fixed."""
+    """How λ is learned: exp(a.b) - exp(c.d) + lambda_init as published, scalar, per head, sigmoid(scalar) or fixed."""
     norm: Norm = "weight"
     """RMSNorm of each head: with one weight vector shared by all heads, without weight, or none (the gain remains)."""
     norm_eps: float = 1e-5
@@ -40,7 +40,10 @@ class DiffV1(HeadsConfig):
 
     def start_of_lambda(self, site: Site) -> float:
         """Give lambda_init of the layer at this site."""
-        return 0.8 - 0.6 * math.exp(-0.3 * site.layer) if self.lambda_init is None else self.lambda_init
+        if self.lambda_init is not None:
+            return self.lambda_init
+        # 0.8 - 0.6 exp(-0.3 layer), written so that layer 0 gives exactly 0.2.
+        return 0.2 - 0.6 * math.expm1(-0.3 * site.layer)
 
     def validate(self, site: Site) -> None:
         """Raise ValueError for heads that do not divide and for unknown options."""

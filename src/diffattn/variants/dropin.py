@@ -96,6 +96,8 @@ class Layer(nn.Module):
     ) -> Where:
         if x.ndim != 3 or x.shape[-1] != self.site.width:
             raise ValueError(f"x must be [batch, tokens, {self.site.width}], got {list(x.shape)}")
+        if memory is not None and (memory.ndim != 3 or memory.shape[::2] != x.shape[::2]):
+            raise ValueError(f"memory must be [{x.shape[0]}, tokens, {self.site.width}], got {list(memory.shape)}")
         if memory is not None and (cache is not None or rope or is_causal):
             raise ValueError("cross-attention has no rotary, no causal order and no cache: give memory without them")
         key_lengths = None

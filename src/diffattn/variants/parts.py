@@ -138,9 +138,9 @@ def projection_weights(config: HeadsConfig, site: Site, queries: int, keys: int)
 def training_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int]:
     """Count the FLOPs per token of the products with keys and values: (algebra, executed), forward and backward.
 
-    Algebra combines the maps before the product with V. Executed follows the plans of `impl`: `reference` multiplies as
-    the algebra does; `sdpa` gives torch's fused kernel one map and a piece of V no wider than D at a time, and that
-    kernel's backward pass computes the map again.
+    Algebra combines the maps before the product with V. `reference` executes just that; `sdpa` (and `auto`) makes one
+    call of torch's fused attention for each map, with queries and keys padded to V's width, and its backward pass takes
+    five products, because it computes the map again.
     """
     key_dim = config.key_dim(site)
     value_dim = key_dim * config.values_per_key
@@ -148,8 +148,7 @@ def training_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int
     algebra = 3 * per_channel * (maps * key_dim + value_dim)
     if config.impl == "reference":
         return algebra, algebra
-    pieces = config.values_per_key
-    return algebra, per_channel * maps * (4 * key_dim * pieces + 3 * value_dim)
+    return algebra, per_channel * maps * (2 + 5) * value_dim
 
 
 def _split(projected: Tensor, heads: int) -> Tensor:

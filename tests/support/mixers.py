@@ -1,0 +1,49 @@
+"""Small layers of any registered variant, with weights, tokens and rotary tables."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.ops.positions import rotary_tables
+from diffattn.variants.base import Draw, Mixer, MixerConfig, Site, Where
+
+WIDTH = 32
+SITE = Site(width=WIDTH, layer=1, layers=3, context=16)
+
+
+def config_of(name: str, **options: Any) -> MixerConfig:
+    """Four output heads over two key/value groups: grouped queries wherever a test does not say otherwise."""
+    return MixerConfig.from_dict({"name": name, "heads": 4, "kv_heads": 2, **options})
+
+
+def mixer_of(name: str, dtype: torch.dtype = torch.float64, site: Site = SITE, seed: int = 0, **options: Any) -> Mixer:
+    mixer = config_of(name, **options).build(site)
+    mixer.init_weights(Draw(seed))
+    return mixer.to(dtype)
+
+
+def tokens_of(batch: int, tokens: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, tokens, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def tables_of(mixer: Mixer, positions: Tensor, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    return rotary_tables(positions, mixer.head_dim, dtype=dtype)
+
+
+def where_of(mixer: Mixer, tokens: int, dtype: torch.dtype = torch.float64, **restrictions: Any) -> Where:
+    """Causal, rotary at 0..tokens - 1, and whatever else is given."""
+    return Where(positions=tables_of(mixer, torch.arange(tokens), dtype), **restrictions)
+
+
+def gradients(mixer: Mixer, x: Tensor, where: Where) -> dict[str, Tensor]:
+    """Output and every gradient of sum(output * fixed random numbers)."""
+    x = x.detach().requires_grad_()
+    mixer.zero_grad()
+    y = mixer(x, where)
+    cotangent = torch.randn(y.shape, generator=torch.Generator().manual_seed(99), dtype=torch.float64).to(y.dtype)
+    (y * cotangent).sum().backward()
+    found = {"output": y.detach(), "x": x.grad}
+    found.update((name, parameter.grad) for name, parameter in mixer.named_parameters())
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,314 @@
+"""What every registered variant must do, with every implementation that runs here."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+import support.mixers as small
+from diffattn.ops import implementations
+from diffattn.variants import names
+from diffattn.variants.base import Draw, Mixer, MixerConfig, Where
+
+HERE = [name for name, missing in implementations().items() if missing is None]
+EXACT = {"rtol": 0.0, "atol": 1e-12}
+"""Float64 rounding of sums of order 1."""
+
+every_variant = pytest.mark.parametrize("name", names())
+every_implementation = pytest.mark.parametrize("impl", HERE)
+
+
+@every_implementation
+@every_variant
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_tokens_keep_their_shape(name: str, impl: str, tokens: int) -> None:
+    mixer = small.mixer_of(name, impl=impl)
+    x = small.tokens_of(2, tokens)
+    assert mixer(x, small.where_of(mixer, tokens)).shape == x.shape
+
+
+@every_implementation
+@every_variant
+def test_memory_is_attended_without_order(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, impl=impl)
+    x, memory = small.tokens_of(2, 3), small.tokens_of(2, 5, seed=1)
+    y = mixer(x, Where(memory=memory, is_causal=False))
+    assert y.shape == x.shape
+    assert_close(mixer(x, Where(memory=memory.flip(1), is_causal=False)), y, **EXACT)
+    assert not torch.allclose(mixer(x, Where(memory=memory * 2, is_causal=False)), y)
+
+
+@every_implementation
+@every_variant
+def test_the_future_is_unseen(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, impl=impl)
+    x = small.tokens_of(2, 8)
+    changed = x.clone()
+    changed[:, 5] += 3.0
+    where = small.where_of(mixer, 8)
+    before, after = mixer(x, where), mixer(changed, where)
+    assert_close(after[:, :5], before[:, :5], **EXACT)
+    assert ((after - before)[:, 5:].abs().amax(-1) > 1e-6).all()
+
+
+@pytest.mark.parametrize("impl", [name for name in HERE if name != "reference"])
+@every_variant
+def test_gradients_equal_the_references(name: str, impl: str) -> None:
+    x = small.tokens_of(2, 9)
+    found = {}
+    for which in (impl, "reference"):
+        mixer = small.mixer_of(name, impl=which)
+        where = small.where_of(mixer, 9, documents=torch.tensor([[0] * 9, [-1] * 2 + [0] * 3 + [1] * 4]), window=4)
+        found[which] = small.gradients(mixer, x, where)
+    assert found[impl].keys() == found["reference"].keys()
+    for part, value in found["reference"].items():
+        # Another order of summation of values of order 1 to 100, in float64.
+        assert_close(found[impl][part], value, rtol=1e-10, atol=1e-10, msg=lambda text, part=part: f"{part}: {text}")
+
+
+@every_implementation
+@every_variant
+def test_every_parameter_matters(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, impl=impl)
+    found = small.gradients(mixer, small.tokens_of(2, 9), small.where_of(mixer, 9))
+    for part, _ in mixer.named_parameters():
+        assert found[part].abs().max() > 1e-8, part
+
+
+@every_implementation
+@every_variant
+def test_bfloat16_errs_as_rounding_does(name: str, impl: str) -> None:
+    """The budget is what rounding the projections' results alone does to a float64 layer, times 4 for the rest."""
+    low = small.mixer_of(name, torch.bfloat16, impl=impl)
+    x = small.tokens_of(2, 16, torch.bfloat16)
+    found = low(x, small.where_of(low, 16, torch.float32)).double()
+
+    exact = small.mixer_of(name, impl="reference")
+    exact.load_state_dict({part: value.double() for part, value in low.state_dict().items()})
+    where = small.where_of(exact, 16)
+    truth = exact(x.double(), where)
+    for part in exact.modules():
+        if isinstance(part, torch.nn.Linear):
+            part.register_forward_hook(lambda _, __, y: y.bfloat16().double())
+    budget = 4 * (exact(x.double(), where) - truth).abs().max()
+    assert (found - truth).abs().max() < budget
+
+
+def decoded(
+    mixer: Mixer, x: Tensor, prefill: int, documents: Tensor | None = None, step_by: Callable[..., Tensor] | None = None
+) -> Tensor:
+    """Outputs of a prefill and single steps through a static cache; `step_by` is called for the single steps."""
+    batch, tokens, _ = x.shape
+    capacity = 12
+    state = mixer.new_state(batch, capacity)
+    if documents is not None:
+        documents = torch.cat((documents, documents.new_zeros(batch, capacity - tokens)), dim=1)
+    out, start = [], 0
+    for step in [prefill] + [1] * (tokens - prefill):
+        where = Where(
+            positions=small.tables_of(mixer, torch.arange(start, start + step), x.dtype),
+            key_lengths=torch.full((batch,), start + step),
+            documents=documents,
+        )
+        run = mixer if start == 0 or step_by is None else step_by
+        out.append(run(x[:, start : start + step], where, state))
+        start += step
+    return torch.cat(out, dim=1)
+
+
+@every_implementation
+@every_variant
+def test_prefill_and_decoding_equal_the_full_forward(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, torch.float32, impl=impl)
+    x = small.tokens_of(2, 8, torch.float32)
+    with torch.no_grad():
+        whole = mixer(x, small.where_of(mixer, 8, torch.float32))
+        assert_close(decoded(mixer, x, prefill=5), whole, rtol=0, atol=1e-5)
+
+
+@every_implementation
+@every_variant
+def test_left_padding_changes_nothing(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, torch.float32, impl=impl)
+    x = small.tokens_of(1, 8, torch.float32)
+    padded = torch.cat((small.tokens_of(1, 3, torch.float32, seed=5), x[:, :5]), dim=1)
+    both = torch.cat((x, padded))
+    documents = torch.tensor([[0] * 8, [-1] * 3 + [0] * 5])
+    with torch.no_grad():
+        whole = mixer(x, small.where_of(mixer, 8, torch.float32))
+        together = mixer(both, small.where_of(mixer, 8, torch.float32, documents=documents))
+        stepwise = decoded(mixer, both, prefill=5, documents=documents)
+    for found in (together, stepwise):
+        assert_close(found[0], whole[0], rtol=0, atol=1e-5)
+        # Rotary is relative: three places further right the same tokens read the same.
+        assert_close(found[1, 3:], whole[0, :5], rtol=0, atol=1e-5)
+
+
+@every_implementation
+@every_variant
+def test_sequences_in_one_cache_may_differ_in_length(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, torch.float32, impl=impl)
+    x = small.tokens_of(2, 6, torch.float32)
+    state, lengths = mixer.new_state(2, 12), torch.tensor([4, 2])
+    with torch.no_grad():
+        whole = mixer(x, small.where_of(mixer, 6, torch.float32))
+        for row, length in enumerate(lengths.tolist()):
+            where = small.where_of(mixer, length, torch.float32, key_lengths=lengths[row : row + 1])
+            mixer(x[row : row + 1, :length], where, {part: value[row : row + 1] for part, value in state.items()})
+        where = Where(positions=small.tables_of(mixer, lengths[:, None], x.dtype), key_lengths=lengths + 1)
+        y = mixer(x[torch.arange(2), lengths][:, None], where, state)
+    assert_close(y[:, 0], whole[torch.arange(2), lengths], rtol=0, atol=1e-5)
+
+
+@every_implementation
+@every_variant
+def test_documents_are_isolated(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, impl=impl)
+    x = small.tokens_of(1, 9)
+    documents = torch.tensor([[7] * 4 + [2] * 5])
+    packed = mixer(x, small.where_of(mixer, 9, documents=documents))
+    alone = [mixer(part, small.where_of(mixer, part.shape[1])) for part in (x[:, :4], x[:, 4:])]
+    assert_close(packed, torch.cat(alone, dim=1), **EXACT)
+
+
+@every_implementation
+@every_variant
+def test_a_window_hides_what_lies_before_it(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, impl=impl)
+    x = small.tokens_of(2, 9)
+    near = torch.ones(9, 9, dtype=torch.bool).triu(-2)
+    windowed = mixer(x, small.where_of(mixer, 9, window=3))
+    assert_close(windowed, mixer(x, small.where_of(mixer, 9, attn_mask=near)), **EXACT)
+    assert not torch.allclose(windowed, mixer(x, small.where_of(mixer, 9)))
+
+
+@every_implementation
+@every_variant
+def test_rows_without_any_key_stay_finite(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, impl=impl)
+    mask = torch.ones(6, 6, dtype=torch.bool)
+    mask[2] = False
+    documents = torch.tensor([[0] * 6, [-1] * 6])
+    found = small.gradients(mixer, small.tokens_of(2, 6), small.where_of(mixer, 6, attn_mask=mask, documents=documents))
+    for part, value in found.items():
+        assert value.isfinite().all(), part
+    assert (found["x"][1] == 0).all()
+
+
+@every_variant
+def test_maps_are_those_of_the_branches_and_causal(name: str) -> None:
+    mixer = small.mixer_of(name)
+    x = small.tokens_of(2, 6)
+    where = small.where_of(mixer, 6)
+    maps = mixer.maps(x, where)
+    assert maps.shape == (2, 4, 6, 6)
+    assert (maps.triu(1) == 0).all()
+    assert_close(maps, sum(branch.coefficient * branch.map for branch in mixer.branches(x, where)), **EXACT)
+
+
+@every_variant
+def test_weights_materialised_from_meta_are_the_same(name: str) -> None:
+    direct = small.mixer_of(name, torch.float32)
+    with torch.device("meta"):
+        mixer = small.config_of(name).build(small.SITE)
+    assert all(parameter.is_meta for parameter in mixer.parameters())
+    mixer.to_empty(device="cpu").init_weights(Draw(0))
+    assert mixer.state_dict().keys() == direct.state_dict().keys()
+    for part, value in mixer.state_dict().items():
+        assert torch.equal(value, direct.state_dict()[part]), part
+
+
+@every_variant
+def test_cost_counts_parameters_and_cache(name: str) -> None:
+    cost = small.config_of(name).cost(small.SITE)
+    mixer = small.mixer_of(name, torch.float32)
+    assert cost.parameters == sum(parameter.numel() for parameter in mixer.parameters())
+    state = mixer.new_state(1, 16)
+    assert cost.cache_bytes * 16 == sum(value.nbytes for value in state.values())
+    assert all((value == 0).all() for value in state.values())
+
+
+def _fused_forward(q: Tensor, k: Tensor, v: Tensor, *_: object, out_shape: object = None, **__: object) -> int:
+    return sdpa_flop_count(q, k, v)
+
+
+def _fused_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> int:
+    return sdpa_backward_flop_count(grad, q, k, v)
+
+
+# torch counts its fused attention on GPUs only; the CPU's kernel is counted here by the same rule.
+FUSED_ON_CPU = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_forward,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
+}
+
+
+@every_implementation
+@every_variant
+def test_cost_counts_the_flops_that_torch_counts(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, torch.float32, impl=impl)
+    tokens = small.SITE.context
+    x = small.tokens_of(1, tokens, torch.float32).requires_grad_()
+    with FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter:
+        mixer(x, small.where_of(mixer, tokens, torch.float32)).sum().backward()
+    cost = small.config_of(name, impl=impl).cost(small.SITE)
+    assert counter.get_total_flops() == tokens * cost.flops_executed
+    assert cost.flops_algebra <= cost.flops_executed
+
+
+@every_variant
+def test_config_survives_json(name: str) -> None:
+    config = small.config_of(name)
+    assert MixerConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert config.describe()
+
+
+@every_variant
+def test_state_dict_survives(name: str) -> None:
+    mixer, other = small.mixer_of(name, seed=1), small.mixer_of(name, seed=2)
+    x, where = small.tokens_of(2, 5), small.where_of(mixer, 5)
+    assert not torch.allclose(other(x, where), mixer(x, where))
+    other.load_state_dict(mixer.state_dict())
+    assert torch.equal(other(x, where), mixer(x, where))
+
+
+@every_implementation
+@every_variant
+def test_repetition_gives_the_same_bits(name: str, impl: str) -> None:
+    x = small.tokens_of(2, 16, torch.float32)
+    runs = []
+    for _ in range(2):
+        mixer = small.mixer_of(name, torch.float32, impl=impl)
+        runs.append(small.gradients(mixer, x, small.where_of(mixer, 16, torch.float32)))
+    for part, value in runs[0].items():
+        assert torch.equal(runs[1][part], value), part
+
+
+def compiled_equals_eager(name: str, impl: str, backend: str) -> None:
+    mixer = small.mixer_of(name, torch.float32, impl=impl)
+    x = small.tokens_of(2, 6, torch.float32)
+    where = small.where_of(mixer, 6, torch.float32, documents=torch.tensor([[0] * 6, [-1] + [0] * 5]))
+    torch.compiler.reset()
+    compiled = torch.compile(mixer, backend=backend, fullgraph=True)
+    expected = small.gradients(mixer, x, where)
+    for part, value in small.gradients(compiled, x, where).items():
+        assert_close(value, expected[part.removeprefix("_orig_mod.")], rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        assert_close(decoded(mixer, x, prefill=4, step_by=compiled), decoded(mixer, x, prefill=4), rtol=0, atol=1e-5)
+
+
+@every_implementation
+@every_variant
+def test_compiles_as_one_graph(name: str, impl: str) -> None:
+    compiled_equals_eager(name, impl, "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["softmax", "diff_v1", "diff_v2"])
+def test_compiles_with_inductor(name: str) -> None:
+    compiled_equals_eager(name, "auto", "inductor")

@@ -1,0 +1,128 @@
+"""The drop-in layer: rotary, cross-attention, caches, and what it refuses."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import diffattn
+from diffattn.ops.positions import rotary_tables
+from diffattn.variants import Layer
+
+VARIANTS = pytest.mark.parametrize("name", ["softmax", "diff_v1", "diff_v2"])
+
+
+def layer_of(name: str, **options: object) -> Layer:
+    return diffattn.layer(name, width=32, heads=4, kv_heads=2, **options)
+
+
+def tokens_of(batch: int, tokens: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(batch, tokens, 32, generator=torch.Generator().manual_seed(seed))
+
+
+@VARIANTS
+def test_causal_with_rotary_unless_told_otherwise(name: str) -> None:
+    layer, x = layer_of(name), tokens_of(2, 6)
+    tables = rotary_tables(torch.arange(6), layer.mixer.head_dim)
+    y = layer(x)
+    assert torch.equal(layer(x, rope=tables, is_causal=True), y)
+    assert not torch.allclose(layer(x, rope=False), y)
+    assert not torch.allclose(layer(x, is_causal=False), y)
+
+
+@VARIANTS
+def test_only_differences_of_positions_matter(name: str) -> None:
+    layer, x = layer_of(name), tokens_of(2, 6)
+    shifted = rotary_tables(torch.arange(6) + 40, layer.mixer.head_dim)
+    assert_close(layer(x, rope=shifted), layer(x), rtol=0, atol=1e-5)
+
+
+@VARIANTS
+def test_longer_tables_are_read_by_position(name: str) -> None:
+    layer, x = layer_of(name), tokens_of(2, 6)
+    tables = rotary_tables(torch.arange(10), layer.mixer.head_dim)
+    assert torch.equal(layer(x, rope=tables), layer(x))
+    with torch.no_grad():
+        cache = layer.new_cache(2, 8)
+        steps = [layer(part, rope=tables, cache=cache) for part in (x[:, :4], x[:, 4:])]
+    assert_close(torch.cat(steps, dim=1), layer(x), rtol=0, atol=1e-5)
+
+
+@VARIANTS
+def test_rotary_may_turn_a_share_of_the_head(name: str) -> None:
+    layer, x = layer_of(name), tokens_of(1, 6)
+    y = layer(x, rope=rotary_tables(torch.arange(6), 2))
+    assert y.shape == x.shape
+    assert not torch.allclose(y, layer(x))
+
+
+@VARIANTS
+def test_cross_attention_has_neither_order_nor_rotary(name: str) -> None:
+    layer, x, memory = layer_of(name), tokens_of(2, 3), tokens_of(2, 5, seed=1)
+    y = layer(x, memory=memory)
+    assert_close(layer(x, memory=memory.flip(1)), y)
+    assert_close(layer(x.flip(1), memory=memory).flip(1), y)
+
+
+@VARIANTS
+def test_a_cache_continues_where_it_stopped(name: str) -> None:
+    layer, x = layer_of(name), tokens_of(2, 8)
+    whole = layer(x)
+    cache = layer.new_cache(2, 8)
+    steps = [layer(part, cache=cache) for part in (x[:, :3], x[:, 3:7], x[:, 7:])]
+    assert_close(torch.cat(steps, dim=1), whole, rtol=0, atol=1e-5)
+    assert cache.lengths.tolist() == [8, 8]
+    assert not any(value.requires_grad for value in cache.state.values())
+
+
+def test_a_full_cache_says_so() -> None:
+    layer = layer_of("diff_v1")
+    cache = layer.new_cache(1, 4)
+    layer(tokens_of(1, 3), cache=cache)
+    with pytest.raises(ValueError, match="the cache holds 4 tokens and 5 are needed"):
+        layer(tokens_of(1, 2), cache=cache)
+    assert cache.lengths.tolist() == [3]
+
+
+@VARIANTS
+def test_maps_are_signed_and_sum_as_the_formula_says(name: str) -> None:
+    layer, x = layer_of(name).double(), tokens_of(2, 6).double()
+    maps = layer.maps(x)
+    assert maps.shape == (2, 4, 6, 6)
+    lam = layer.mixer.lam(x)
+    rows = torch.ones(2, 4, 6, dtype=torch.float64)
+    if lam is not None:
+        rows = rows - (lam.transpose(1, 2) if lam.ndim else lam)
+        assert (maps < 0).any()
+    assert_close(maps.sum(-1), rows, rtol=0, atol=1e-12)
+
+
+def test_seeds_and_layers_start_differently() -> None:
+    weights = [layer_of("diff_v1", **at).mixer.q.weight for at in ({}, {"seed": 1}, {"layer": 1, "layers": 2})]
+    assert torch.equal(weights[0], layer_of("diff_v1").mixer.q.weight)
+    assert not torch.allclose(weights[0], weights[1])
+    assert not torch.allclose(weights[0], weights[2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"x": torch.zeros(2, 5, 16)}, r"x must be \[batch, tokens, 32\], got \[2, 5, 16\]"),
+        ({"x": torch.zeros(5, 32)}, r"x must be \[batch, tokens, 32\]"),
+        ({"memory": torch.zeros(2, 5, 16)}, r"memory must be \[2, tokens, 32\], got \[2, 5, 16\]"),
+        ({"memory": torch.zeros(1, 5, 32)}, r"memory must be \[2, tokens, 32\], got \[1, 5, 32\]"),
+        ({"memory": torch.zeros(2, 5, 32), "is_causal": True}, "cross-attention has no rotary, no causal order"),
+        ({"rope": (torch.zeros(3, 2), torch.zeros(3, 2))}, "cos, sin"),
+        ({"window": 2, "is_causal": False}, "window"),
+        ({"attn_mask": torch.ones(2, 3, 5, 5, dtype=torch.bool)}, "attn_mask"),
+    ],
+)
+def test_what_does_not_fit_is_named(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        layer_of("diff_v1")(**({"x": torch.zeros(2, 5, 32)} | arguments))
+
+
+def test_width_and_heads_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match=r"diff_v1: width 100 does not divide by 6 \(3 output heads"):
+        diffattn.layer("diff_v1", width=100, heads=3)
+    with pytest.raises(ValueError, match="dropout inside attention maps has no published meaning"):
+        diffattn.layer("softmax", width=32, heads=4, dropout=0.1)
