@@ -63,7 +63,8 @@ def visible_difference(task: Task, seeds: int) -> float | None:
 def _task(plan: Plan, task: Task) -> Iterator[str]:
     model, train = task.model, task.train
     tokens = train.steps * train.sequences * model.context
-    yield f"task {task.name}: {task.data.to_dict()}, primary metric {task.metric} ({UNITS[task.metric]})"
+    data = ", ".join(f"{name} {value}" for name, value in task.data.to_dict().items() if value is not None)
+    yield f"task {task.name}: {data}; primary metric {task.metric} ({UNITS[task.metric]})"
     yield (
         f"  recipe    width {model.width}, {model.layers} layers, context {model.context}; {train.steps} steps, "
         f"{tokens:,} tokens; token shift {'on' if model.token_shift else 'off'}"

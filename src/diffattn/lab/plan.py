@@ -88,7 +88,9 @@ class Task:
         for name in names:
             if not re.fullmatch(r"[A-Za-z0-9_.]+", name) or names.count(name) > 1:
                 raise ValueError(f"arm {name!r}: names are letters, digits, _ and ., each used once in a task")
-        self.arm(self.baseline)
+        baseline = self.arm(self.baseline)
+        if self.model.mixer not in (baseline.mixer, ModelConfig().mixer) or self.model.mixers_by_layer:
+            raise ValueError(f"the attention of task {self.name!r} is given by its arms; leave model.mixer alone")
         if self.seeds < 1 or self.first_seed < 0 or self.sweep_seeds < 1:
             raise ValueError(f"task {self.name!r} needs at least one seed, none of them negative")
         if self.first_seed <= SWEEP_SEED < self.first_seed + self.seeds:
