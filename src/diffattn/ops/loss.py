@@ -53,7 +53,7 @@ def cross_entropy(
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """hidden [N, W], head [V, W], targets [N] -> [N]: an online log-sum-exp, whose logits are computed again backward."""
+    """hidden [N, W], head [V, W], targets [N] -> [N]: an online log-sum-exp; backward computes the logits again."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, ignore_index: int, chunk: int) -> Tensor:
@@ -77,7 +77,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         hidden, head, targets, normaliser, scored = ctx.saved_tensors
         grad = torch.where(scored, grads[0], 0.0)
         to_hidden = torch.zeros(hidden.shape, dtype=normaliser.dtype, device=hidden.device)
@@ -121,6 +121,5 @@ def _check(hidden: Tensor, head: Tensor, targets: Tensor, ignore_index: int, chu
     if targets.device.type == "cpu" and not torch.compiler.is_compiling():
         outside = (targets != ignore_index) & ((targets < 0) | (targets >= head.shape[0]))
         if outside.any():
-            raise ValueError(
-                f"targets: got {int(targets[outside][0])}, needs 0 to {head.shape[0] - 1}, or {ignore_index} (not scored)"
-            )
+            worst, last = int(targets[outside][0]), head.shape[0] - 1
+            raise ValueError(f"targets: got {worst}, needs 0 to {last}, or {ignore_index} for tokens not scored")

@@ -32,11 +32,10 @@ def diff_attention(
     """A1 v - lam A2 v, [B, H, T, E], in float32 or float64; `square_causal`: the causal rule, T = S, and no mask."""
     width = _kernel_width(q1, v)
     q1, k1, q2, k2, values = _padded((q1, k1, q2, k2, v), width)
-    read1 = _attend(q1, k1, values, mask.values, square_causal, scale)[..., : v.shape[-1]]
-    read2 = _attend(q2, k2, values, mask.values, square_causal, scale)[..., : v.shape[-1]]
+    read1 = _attend(q1, k1, values, mask.values, square_causal, scale)
+    read2 = _attend(q2, k2, values, mask.values, square_causal, scale)
     dtype = torch.float64 if v.dtype == torch.float64 else torch.float32
-    out = read1.to(dtype) - lam * read2.to(dtype)
-    return out if mask.empty is None else out.masked_fill(mask.empty, 0.0)
+    return _finished(read1.to(dtype) - lam * read2.to(dtype), v.shape[-1], mask)
 
 
 def attention(
@@ -52,7 +51,12 @@ def attention(
         q, k, wide = _padded((q, k, wide), _kernel_width(q, wide))
         out = _attend(q, k, wide, values, square_causal, 1.0)
         out = out[:, :, 1:] if square_causal else out
-    out = out[..., : v.shape[-1]]
+    return _finished(out, v.shape[-1], mask)
+
+
+def _finished(out: Tensor, width: int, mask: Mask) -> Tensor:
+    # A slice of everything would still cost a copy in the backward pass.
+    out = out if out.shape[-1] == width else out[..., :width]
     return out if mask.empty is None else out.masked_fill(mask.empty, 0.0)
 
 
