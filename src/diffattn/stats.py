@@ -97,20 +97,20 @@ def signed_rank_interval(differences: ArrayLike, alpha: float, comparisons: int 
     n = len(d)
     i, j = np.triu_indices(n)
     walsh = np.sort((d[i] + d[j]) / 2)
-    below = np.cumsum(_signed_rank_distribution(n))  # P(T <= k)
-    drop = int(np.searchsorted(below, alpha / (2 * comparisons) * (1 + 1e-12), side="right"))
+    drop = _walsh_averages_dropped(n, alpha / (2 * comparisons))
     centre = float(np.median(walsh))
     if drop == 0:
         return centre, -np.inf, np.inf
     return centre, float(walsh[drop - 1]), float(walsh[len(walsh) - drop])
 
 
-def _signed_rank_distribution(n: int) -> np.ndarray:
-    """P(T = k) for k = 0 .. n (n + 1) / 2: every rank is in the sum or not, with probability 1/2."""
+@lru_cache(maxsize=256)
+def _walsh_averages_dropped(n: int, tail: float) -> int:
+    """How many sums k have P(T <= k) <= tail, T the signed-rank statistic: every rank is in it with probability 1/2."""
     p = np.ones(1)
     for rank in range(1, n + 1):
         p = (np.pad(p, (0, rank)) + np.pad(p, (rank, 0))) / 2
-    return p
+    return int(np.searchsorted(np.cumsum(p), tail * (1 + 1e-12), side="right"))
 
 
 def fisher_exact_p(failed_a: int, runs_a: int, failed_b: int, runs_b: int) -> float:

@@ -170,7 +170,7 @@ def _nearest(name: str, names: tuple[str, ...] | list[str], advice: str = "did y
 def failed_runs(full: Runs, baseline: str, lower_is_better: bool = True) -> dict[str, list[int]]:
     """Seeds of each arm that failed: not finite, or worse than the baseline's median by more than 10 pooled sd.
 
-    The pooled sd is that of the runs that did not fail, found by repetition from a robust start, so that failures do
+    The pooled sd is that of the arms without a failed run, found by repetition from a robust start, so that failures do
     not hide behind the spread they cause. An arm whose runs are all finite and stand within 10 pooled sd of each other
     has not failed, however bad it is: it is plainly worse, and the loss may say so.
     """
@@ -189,8 +189,7 @@ def failed_runs(full: Runs, baseline: str, lower_is_better: bool = True) -> dict
             together = len(finite) == len(runs) and max(finite) - min(finite) <= FAILED_BEYOND * scale
             limit = math.inf if together else float(np.median(level)) + FAILED_BEYOND * scale
             failed[arm] = [s for s, x in runs.items() if not math.isfinite(x) or x > limit]
-        left = [[x for s, x in runs.items() if s not in failed[arm]] for arm, runs in values.items()]
-        pooled, df = stats.pooled_sd([group for group in left if group])
+        pooled, df = stats.pooled_sd([list(runs.values()) for arm, runs in values.items() if not failed[arm]])
         if failed == before or df == 0 or pooled == 0:
             break
         scale = pooled
