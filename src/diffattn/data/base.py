@@ -71,7 +71,7 @@ class SyntheticData:
     pairs: int | None = None
     """Most key-value pairs in one sequence; None: 16 for recall, 4 for needle. Induction has none."""
     queries: int | None = None
-    """Questions at the end of a needle sequence; None: 4. Recall asks until the context is full."""
+    """Questions at the end of a needle sequence; None: 4. Recall asks for each pair once."""
     heldout_sequences: int = 1024
     """Sequences of dev, and as many of test."""
 
