@@ -6,7 +6,7 @@ Every user's mistake ends as one line on stderr and exit status 2; a traceback m
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 USAGE = """\
 Differential attention for PyTorch: operators, layers, models and fair comparisons.
@@ -151,29 +151,34 @@ def train(argv: list[str]) -> int:
     from tyro.conf import AvoidSubcommands, arg
 
     from diffattn import variants
-    from diffattn.train.config import RunConfig
+    from diffattn.data import TextData, data_from_dict, open_data
+    from diffattn.model.config import ModelConfig
+    from diffattn.train.config import RunConfig, TrainConfig
     from diffattn.train.trainer import train as train_run
 
     argv, chosen = _take(argv, "--from", "--variant", "--task", "--plugin")
     if chosen["--plugin"]:
         variants.load_plugin(chosen["--plugin"])
-    preset = RunConfig()
+    preset = RunConfig(model=ModelConfig(), data=TextData(), train=TrainConfig())
     if path := chosen["--from"]:
         preset = RunConfig.from_dict(json.loads(Path(path).read_text()))
     if name := chosen["--variant"]:
         preset = replace(preset, model=replace(preset.model, mixer=variants.get(name)()))
     if task := chosen["--task"]:
-        from diffattn.data import SyntheticData
-
-        preset = replace(preset, data=SyntheticData(task=task))
+        preset = replace(preset, data=data_from_dict({"kind": "synthetic", "task": task}))
 
     def run(config: Annotated[RunConfig, arg(name="")] = preset, out: Path = Path("runs/train")) -> int:
         """Trains one model into a run folder; the same command goes on where a stopped run ended.
+
+        The vocabulary is the data's, unless --from names a whole config.
 
         Args:
             config: What to train, and how.
             out: The run folder.
         """
+        if not chosen["--from"]:
+            data = open_data(config.data, context=config.model.context, batch_size=1, seed=config.seed)
+            config = replace(config, model=replace(config.model, vocab_size=data.vocab_size))
         outcome = train_run(config, out)
         print(out / "model" if outcome.status == "finished" else out)
         return 0 if outcome.status == "finished" else 1
@@ -200,7 +205,7 @@ def evaluate(argv: list[str]) -> int:
     def run(
         model: Annotated[Path, _positional()],
         source: str = "stdlib",
-        split: str = "dev",
+        split: Literal["dev", "test"] = "dev",
         tokens: int | None = None,
         batch_size: int = 8,
     ) -> int:
@@ -250,19 +255,22 @@ def generate(argv: list[str]) -> int:
         """
         import torch
 
-        from diffattn.data.tokenizer import load_tokenizer
-        from diffattn.hub.convert import load
+        from diffattn.data.tokenizer import Bytes, Subwords
+        from diffattn.hub.convert import TOKENIZER, load
 
-        decoder, tokenizer = load(model), load_tokenizer(model)
+        decoder = load(model)
+        vocabulary = model / TOKENIZER
+        tokenizer = Subwords(vocabulary) if vocabulary.is_file() else Bytes()
+        ids = torch.from_numpy(tokenizer.encode([prompt.encode()])[0].astype("int64"))[None]
         ids = decoder.generate(
-            torch.tensor([tokenizer.encode(prompt)]),
+            ids,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
             min_p=min_p,
             seed=seed,
-            eos=tokenizer.eos,
+            eos=tokenizer.end,
         )
         print(tokenizer.decode(ids[0].tolist()))
         return 0
