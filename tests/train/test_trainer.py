@@ -3,12 +3,13 @@
 import dataclasses
 import errno
 import json
+import random
 import signal
 
 import pytest
 import torch
 
-from diffattn.data import SyntheticData
+from diffattn.data import SyntheticData, TextData
 from diffattn.hub import convert
 from diffattn.train import checkpoint, trainer
 from diffattn.train.trainer import Outcome, train
@@ -290,3 +291,40 @@ def test_a_starting_model_of_another_tokenizer_is_refused(finished, tmp_path):
 def test_a_folder_without_a_model_to_start_from_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no model folder"):
         train(tiny_run(init_from=str(tmp_path)), tmp_path / "run", quiet=True)
+
+
+def _subwords(folder, seed):
+    """Text of its own made-up words, and the run that trains on it with a vocabulary of its own."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 6))) for _ in range(60)]
+    text = "\n\n".join(" ".join(draw.choices(words, k=40)) for _ in range(300))
+    folder.mkdir()
+    (folder / "text.txt").write_text(text)
+    data = TextData(source=str(folder), tokenizer="bpe", vocab_size=280)
+    return dataclasses.replace(tiny_run(steps=1, evals=1, model={"vocab_size": 280}), data=data)
+
+
+def test_a_model_takes_its_tokenizer_along_and_starts_only_runs_that_share_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIFFATTN_CACHE", str(tmp_path / "cache"))
+    run, other = _subwords(tmp_path / "one", 1), _subwords(tmp_path / "two", 2)
+    train(run, tmp_path / "run", quiet=True)
+    assert (tmp_path / "run" / "model" / "tokenizer.json").exists()
+    assert rows(tmp_path / "run", "eval")[0]["bits_per_byte"] > 0
+
+    def from_there(config):
+        return dataclasses.replace(
+            config, train=dataclasses.replace(config.train, init_from=str(tmp_path / "run" / "model"))
+        )
+
+    assert train(from_there(run), tmp_path / "again", quiet=True).status == "finished"
+    with pytest.raises(ValueError, match=r"tokenizer is tokenizer.json \w+ there and tokenizer.json \w+ here"):
+        train(from_there(other), tmp_path / "refused", quiet=True)
+
+
+def test_text_shorter_than_a_batch_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIFFATTN_CACHE", str(tmp_path / "cache"))
+    run = _subwords(tmp_path / "one", 1)
+    run = dataclasses.replace(run, train=dataclasses.replace(run.train, batch_size=100_000))
+    with pytest.raises(ValueError, match="give more text, or lower the batch size"):
+        train(run, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()

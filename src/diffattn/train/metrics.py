@@ -1,5 +1,6 @@
 """What a run writes while it goes: metrics.jsonl, trackers where asked, and the progress that a person sees."""
 
+import errno
 import json
 import os
 import secrets
@@ -48,7 +49,7 @@ class Metrics:
         line = (json.dumps(row, sort_keys=True, allow_nan=False) + "\n").encode()
         try:
             if self._file.write(line) != len(line):
-                raise OSError(28, "No space left on device")
+                raise OSError(errno.ENOSPC, "No space left on device")
         except OSError:
             self._file.truncate(self.length)
             raise

@@ -44,7 +44,8 @@ def has_bfloat16(device: torch.device) -> bool:
 @functools.cache
 def peak_flops(device: torch.device, dtype: torch.dtype, threads: int, seconds: float = 0.2) -> float:
     """Fastest rate of a large matrix product, FLOP/s, measured for about `seconds`; once per process and setting."""
-    size = 8192 if device.type == "cuda" else 1024
+    # Long enough to reach full speed, short enough that some repetition is not interrupted by other work.
+    size = 8192 if device.type == "cuda" else 512 if threads <= 4 else 2048
     left = torch.ones(size, size, device=device, dtype=dtype)
     out = torch.empty_like(left)
     best, end = float("inf"), time.perf_counter() + seconds

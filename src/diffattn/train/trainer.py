@@ -56,6 +56,10 @@ def _recorded(run: RunConfig, folder: Path) -> Outcome | None:
     """The outcome of a run that has ended; ValueError where the folder holds the end of another one."""
     if not (folder / "done").exists():
         return None
+    if not (folder / "config.json").exists():
+        raise ValueError(
+            f"{folder} has ended a run (there is a `done`), but its config.json is gone; choose another folder"
+        )
     saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     checkpoint.refuse_difference(identity(saved), identity(run.to_dict()), f"the finished run {folder}")
     done = json.loads((folder / "done").read_text(encoding="utf-8"))
