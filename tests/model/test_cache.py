@@ -86,6 +86,16 @@ def test_capacity_changes_nothing_and_buffers_keep_their_place(variant: str) -> 
     assert cache.lengths.tolist() == [6] and cache.used == 6
 
 
+def test_ids_of_32_bits_serve_as_well() -> None:
+    model, tokens = small_model(token_shift=True), random_tokens(3, 12)
+    documents = torch.tensor([[0] * 5 + [1] * 7]).expand(3, 12)
+    short = decoded(model, tokens.int(), MASK.bool(), documents.int())
+    assert torch.equal(short, decoded(model, tokens, MASK, documents))
+    assert torch.equal(decoded(model, tokens.int()), decoded(model, tokens))
+    new = model.generate(tokens.int(), max_new_tokens=3)
+    assert new.dtype == torch.int32 and torch.equal(new.long(), model.generate(tokens, max_new_tokens=3))
+
+
 def test_positions_do_not_count_padding() -> None:
     model = small_model()
     cache = model.new_cache(3, 16)

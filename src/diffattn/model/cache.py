@@ -37,6 +37,7 @@ class Cache:
 
     def extend(self, documents: Tensor) -> Tensor:
         """Take in the ids [B, T] of new tokens and return the ids [B, T] of the tokens before them (-2: none)."""
+        documents = documents.long()
         batch, new = documents.shape
         rows, capacity = self.documents.shape
         if batch != rows:
