@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.lab.report import captions, figures
+from diffattn.lab.report.evidence import evidence_table, evidence_words
 from diffattn.lab.report.figures import Figure
 from diffattn.lab.report.maps import LEVELS, head_panels
-from diffattn.lab.report.tables import arm_table, never_reaching, styles
+from diffattn.lab.report.tables import arm_tables, never_reaching, styles
 from diffattn.lab.report.words import count, duration, rate, status_words
 
 Json = dict[str, Any]
@@ -42,7 +43,9 @@ def _task(name: str, task: Json) -> Json:
     return {
         "name": name,
         "numbers": task,
-        "table": arm_table(task),
+        "tables": arm_tables(task),
+        "evidence": evidence_table(task),
+        "evidence_words": evidence_words(task),
         "styles": styles(task),
         "findings": [_finding(found) for found in task["findings"]],
         "each_seed": never_reaching(task),

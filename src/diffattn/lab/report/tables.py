@@ -27,7 +27,6 @@ class Table:
     rows: list[tuple[str, str, int]]
     """Name, what it is, and number of the colour; below 0: no arm of its own."""
     groups: list[tuple[str, list[Column]]]
-    """The first two say what came out and how it was trained, the last two what it is and costs."""
 
 
 def styles(task: Json) -> dict[str, int]:
@@ -41,45 +40,35 @@ def never_reaching(task: Json) -> bool:
     return task["metric"] == "tokens_to_50" or task["bigram_loss"] is None
 
 
-def arm_table(task: Json) -> Table:
-    """Everything that was held equal, everything that was not, and what came out."""
+def arm_tables(task: Json) -> list[Table]:
+    """Two tables: what came out and how it was trained; what each arm is and costs."""
     arms, numbers = task["arms"], styles(task)
     rows = [(name, arm["note"] or mixer_words(arm["mixer"]), numbers[name]) for name, arm in arms.items()]
-    groups = [
-        ("Result on held-out " + task["split"], _results(task)),
-        (
-            "Training",
-            [
-                _column("Learning rate", "", arms, lambda a: rate(a["learning_rate"])),
-                _column("Speed", "tokens/s", arms, lambda a: count(a["tokens_per_second"])),
-                _column("Time", "µs per token", arms, lambda a: _micro(a["seconds_per_token"])),
-                _column("Peak memory", "", arms, lambda a: scaled(a["peak_memory_bytes"], "B")),
-            ],
-        ),
-        (
-            "Size",
-            [
-                _column("FFN", "width", arms, lambda a: count(a["ffn_width"])),
-                _column("Parameters", "without embeddings", arms, lambda a: count(a["other_parameters"])),
-                _column("Mismatch", "to the baseline", arms, lambda a: percent(a["mismatch_percent"])),
-                _column("Parameters", "of embeddings", arms, lambda a: count(a["embedding_parameters"])),
-            ],
-        ),
-        (
-            "Cost per token",
-            [
-                _column("FLOPs", "of the algebra", arms, lambda a: scaled(a["flops_algebra"])),
-                _column("FLOPs", "executed", arms, lambda a: scaled(a["flops_executed"])),
-                _column("Cache", "bytes", arms, lambda a: count(a["cache_bytes"])),
-            ],
-        ),
+    training = [
+        _column("Learning rate", "", arms, lambda a: rate(a["learning_rate"])),
+        _column("Speed", "tokens/s", arms, lambda a: count(a["tokens_per_second"])),
+        _column("Time", "µs per token", arms, lambda a: _micro(a["seconds_per_token"])),
+        _column("Peak memory", "", arms, lambda a: scaled(a["peak_memory_bytes"], "B")),
     ]
+    size = [
+        _column("FFN", "width", arms, lambda a: count(a["ffn_width"])),
+        _column("Parameters", "without embeddings", arms, lambda a: count(a["other_parameters"])),
+        _column("Mismatch", "to the baseline", arms, lambda a: percent(a["mismatch_percent"])),
+        _column("Parameters", "of embeddings", arms, lambda a: count(a["embedding_parameters"])),
+    ]
+    cost = [
+        _column("FLOPs", "of the algebra", arms, lambda a: scaled(a["flops_algebra"])),
+        _column("FLOPs", "executed", arms, lambda a: scaled(a["flops_executed"])),
+        _column("Cache", "bytes", arms, lambda a: count(a["cache_bytes"])),
+    ]
+    outcome = Table(list(rows), [(f"Result on held-out {task['split']}", _results(task)), ("Training", training)])
     for name, words, loss in _beside(task):
-        rows.append((name, words, -1))
-        for _, columns in groups:
+        outcome.rows.append((name, words, -1))
+        for _, columns in outcome.groups:
             for column in columns:
                 column.cells.append(loss if column.name == "Loss" else "")
-    return Table(rows, groups)
+    what = Table([(name, "", number) for name, _, number in rows], [("Size", size), ("Cost per token", cost)])
+    return [outcome, what]
 
 
 def _results(task: Json) -> list[Column]:

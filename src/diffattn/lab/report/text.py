@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from diffattn.lab.report.tables import arm_table
+from diffattn.lab.report.evidence import evidence_table, evidence_words
+from diffattn.lab.report.tables import Table, arm_tables
 from diffattn.lab.report.words import count, rate, status_words
 
 Json = dict[str, Any]
@@ -14,7 +15,7 @@ def render_text(report: Json) -> str:
     parts = [f"# {_plain(plan['name'])}", _plain(plan["description"] or ""), f"{status_words(report)}.", "## Verdicts"]
     for name, task in report["tasks"].items():
         parts.append(f"**{_plain(name)}** ({task['progress']})")
-        found = [f"- {f['verdict']} · {_plain(f['arm'])}: {_plain(f['sentence'])}" for f in task["findings"]]
+        found = [f"- **{f['verdict']}** {_plain(f['sentence'])}" for f in task["findings"]]
         parts.append("\n".join(found) or "No verdict yet: no seed is finished both in the baseline and in another arm.")
     for name, task in report["tasks"].items():
         parts += _task(name, task)
@@ -32,15 +33,15 @@ def _task(name: str, task: Json) -> list[str]:
     return [
         f"## {_plain(name)}",
         _plain(lead) + machine,
-        _table(task),
+        *(_table(table) for table in arm_tables(task)),
         f"Final loss by seed (nats per token, {task['split']}):\n\n" + "\n".join(seeds),
+        *((_table(seen), evidence_words(task)) if (seen := evidence_table(task)) else ()),
         "What was not equal:\n\n" + (not_equal or "- nothing that this report measures"),
     ]
 
 
-def _table(task: Json) -> str:
+def _table(table: Table) -> str:
     """Quantities as rows and arms as columns: there are fewer arms than quantities."""
-    table = arm_table(task)
     head = ["", *(_plain(name) for name, _, _ in table.rows)]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * len(table.rows) + "|"]
     for _, columns in table.groups:

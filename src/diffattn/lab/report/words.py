@@ -12,6 +12,11 @@ def nats(value: float | None, digits: int = 3) -> str:
     return "—" if value is None else f"{value:.{digits}f}".replace("-", MINUS)
 
 
+def signed(value: float | None, digits: int = 3) -> str:
+    """A difference, with its sign."""
+    return "—" if value is None else f"{value:+.{digits}f}".replace("-", MINUS)
+
+
 def with_interval(mean: Json) -> str:
     """Mean and half-width of its 95 % interval."""
     if mean["mean"] is None:
@@ -36,7 +41,7 @@ def scaled(value: float | None, unit: str = "") -> str:
 
 def percent(value: float | None) -> str:
     """A signed share in percent."""
-    return "—" if value is None else f"{value:+.2f} %".replace("-", MINUS)
+    return "—" if value is None else f"{signed(value, 2)} %"
 
 
 def duration(seconds: float | None) -> str:
@@ -93,6 +98,8 @@ def status_words(report: Json) -> str:
     return "; ".join(parts)
 
 
+LEAST = 5e-4
+"""Relative differences below this print as none."""
 # What may differ although nobody compares it: key and name.
 COSTS = (
     ("embedding_parameters", "embedding parameters"),
@@ -113,7 +120,7 @@ def differences(arm: Json, baseline: Json) -> str:
     if arm["learning_rate"] != baseline["learning_rate"]:
         said.append(f"learning rate {rate(arm['learning_rate'])} against {rate(baseline['learning_rate'])}")
     ratios = ((name, _ratio(arm, baseline, key)) for key, name in COSTS)
-    said += [f"{name} × {_times(ratio)}" for name, ratio in ratios if ratio not in (None, 1)]
+    said += [f"{name} × {_times(ratio)}" for name, ratio in ratios if ratio is not None and abs(ratio - 1) >= LEAST]
     return ", ".join(said)
 
 
@@ -129,7 +136,7 @@ def inequalities(arms: Json, baseline: str) -> str:
     for key, name in COSTS:
         ratios = [ratio for arm in others if (ratio := _ratio(arm, base, key)) is not None]
         low, high = min(ratios, default=1), max(ratios, default=1)
-        if low != 1 or high != 1:
+        if max(abs(low - 1), abs(high - 1)) >= LEAST:
             said.append(f"{name} × {_times(low)}" + ("" if _times(low) == _times(high) else f" to {_times(high)}"))
     return ", ".join(said) or "nothing that was measured"
 
