@@ -1,5 +1,6 @@
 """What every registered variant must do, with every implementation that runs here."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 
@@ -7,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 import support.mixers as small
 from diffattn.ops import implementations
 from diffattn.variants import names
 from diffattn.variants.base import Draw, Mixer, MixerConfig, Where
+from support.flops import counted_flops
 
 HERE = [name for name, missing in implementations().items() if missing is None]
 EXACT = {"rtol": 0.0, "atol": 1e-12}
@@ -96,6 +97,20 @@ def test_bfloat16_errs_as_rounding_does(name: str, impl: str) -> None:
             part.register_forward_hook(lambda _, __, y: y.bfloat16().double())
     budget = 4 * (exact(x.double(), where) - truth).abs().max()
     assert (found - truth).abs().max() < budget
+
+
+@every_implementation
+@every_variant
+def test_autocast_trains_float32_weights(name: str, impl: str) -> None:
+    mixer = small.mixer_of(name, torch.float32, impl=impl)
+    x, where = small.tokens_of(2, 16, torch.float32), small.where_of(mixer, 16, torch.float32)
+    exact = small.gradients(mixer, x, where)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = small.gradients(mixer, x, where)
+        assert decoded(mixer, x[:, :8], prefill=5).dtype == torch.bfloat16
+    for part, value in exact.items():
+        # bfloat16 keeps 8 bits; a handful of roundings in a row, relative to the largest entry.
+        assert (found[part].float() - value).abs().max() < 0.05 * value.abs().max(), part
 
 
 def decoded(
@@ -232,31 +247,16 @@ def test_cost_counts_parameters_and_cache(name: str) -> None:
     assert all((value == 0).all() for value in state.values())
 
 
-def _fused_forward(q: Tensor, k: Tensor, v: Tensor, *_: object, out_shape: object = None, **__: object) -> int:
-    return sdpa_flop_count(q, k, v)
-
-
-def _fused_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> int:
-    return sdpa_backward_flop_count(grad, q, k, v)
-
-
-# torch counts its fused attention on GPUs only; the CPU's kernel is counted here by the same rule.
-FUSED_ON_CPU = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_forward,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
-}
-
-
-@every_implementation
+@pytest.mark.parametrize(
+    ("impl", "context"), [*((impl, 16) for impl in HERE), ("auto", 16), ("auto", 64), ("auto", 128)]
+)
 @every_variant
-def test_cost_counts_the_flops_that_torch_counts(name: str, impl: str) -> None:
+def test_cost_counts_the_flops_that_torch_counts(name: str, impl: str, context: int) -> None:
     mixer = small.mixer_of(name, torch.float32, impl=impl)
-    tokens = small.SITE.context
-    x = small.tokens_of(1, tokens, torch.float32).requires_grad_()
-    with FlopCounterMode(display=False, custom_mapping=FUSED_ON_CPU) as counter:
-        mixer(x, small.where_of(mixer, tokens, torch.float32)).sum().backward()
-    cost = small.config_of(name, impl=impl).cost(small.SITE)
-    assert counter.get_total_flops() == tokens * cost.flops_executed
+    x = small.tokens_of(1, context, torch.float32).requires_grad_()
+    where = small.where_of(mixer, context, torch.float32)
+    cost = small.config_of(name, impl=impl).cost(dataclasses.replace(small.SITE, context=context))
+    assert counted_flops(lambda: mixer(x, where)) == context * cost.flops_executed
     assert cost.flops_algebra <= cost.flops_executed
 
 

@@ -47,7 +47,7 @@ def test_lambda_starts_by_depth_from_zero(layer: int, expected: float) -> None:
 
 @pytest.mark.parametrize("constant", [0.8, 0.5])
 def test_a_constant_start_is_also_in_the_gain(constant: float) -> None:
-    mixer = small.mixer_of("diff_v1", lambda_init=constant, lam="fixed", norm="plain", norm_eps=0.0)
+    mixer = small.mixer_of("diff_v1", lambda_init=constant, lam="fixed", norm="plain", norm_eps=1e-12)
     assert mixer.lam(small.tokens_of(1, 1)) == constant
     mixer.o.weight.data = torch.eye(32, dtype=torch.float64)
     heads = mixer(small.tokens_of(1, 5), small.where_of(mixer, 5)).unflatten(-1, (4, 8))
@@ -119,6 +119,13 @@ def test_parameters_exceed_the_baselines_by_lambda_and_norm_alone() -> None:
     assert v1.flops_algebra == baseline.flops_algebra
 
 
+def test_heads_are_halved_and_not_their_width() -> None:
+    """A Transformer of 16 heads of 128 becomes 8 heads of two maps of 128, with values of 256."""
+    with torch.device("meta"):
+        mixer = small.config_of("diff_v1", heads=8, kv_heads=8).build(Site(width=2048))
+    assert (mixer.head_dim, mixer.value_dim, mixer.q.weight.shape) == (128, 256, (2048, 2048))
+
+
 def test_the_cache_holds_two_keys_and_a_double_value_per_group() -> None:
     state = small.mixer_of("diff_v1").new_state(3, 10)
     assert state["k"].shape == (3, 4, 10, 4)
@@ -163,6 +170,7 @@ def test_maps_may_start_equal() -> None:
         ({"norm": "layer"}, "norm: got 'layer'"),
         ({"lam": "sigmoid", "lambda_init": 1.0}, "strictly between 0 and 1"),
         ({"lambda_init": math.nan}, "lambda_init: got nan"),
+        ({"norm_eps": 0.0}, "norm_eps: got 0.0"),
         ({"impl": "cuda"}, "impl: got 'cuda'"),
     ],
 )

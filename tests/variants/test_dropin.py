@@ -5,8 +5,11 @@ import torch
 from torch.testing import assert_close
 
 import diffattn
+from diffattn.model.config import ModelConfig
+from diffattn.model.decoder import build
 from diffattn.ops.positions import rotary_tables
 from diffattn.variants import Layer
+from diffattn.variants.base import MixerConfig
 
 VARIANTS = pytest.mark.parametrize("name", ["softmax", "diff_v1", "diff_v2"])
 
@@ -27,6 +30,12 @@ def test_causal_with_rotary_unless_told_otherwise(name: str) -> None:
     assert torch.equal(layer(x, rope=tables, is_causal=True), y)
     assert not torch.allclose(layer(x, rope=False), y)
     assert not torch.allclose(layer(x, is_causal=False), y)
+
+
+@VARIANTS
+def test_a_mask_is_combined_with_the_causal_rule(name: str) -> None:
+    layer, x = layer_of(name), tokens_of(2, 6)
+    assert_close(layer(x, attn_mask=torch.zeros(6, 6)), layer(x), rtol=0, atol=1e-6)
 
 
 @VARIANTS
@@ -101,6 +110,14 @@ def test_seeds_and_layers_start_differently() -> None:
     assert torch.equal(weights[0], layer_of("diff_v1").mixer.q.weight)
     assert not torch.allclose(weights[0], weights[1])
     assert not torch.allclose(weights[0], weights[2])
+
+
+def test_a_layer_starts_as_in_a_model_of_its_seed() -> None:
+    mixer = MixerConfig.from_dict({"name": "diff_v1", "heads": 4, "kv_heads": 2})
+    model = build(ModelConfig(width=32, layers=2, ffn_width=8, mixer=mixer), seed=3)
+    layer = layer_of("diff_v1", layer=1, layers=2, seed=3)
+    for name, value in layer.mixer.state_dict().items():
+        assert torch.equal(model.blocks()[1].mixer.state_dict()[name], value), name
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from diffattn.ops import diff_attention_maps
 from diffattn.ops.normed import normed_diff_attention
 from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
-from diffattn.variants.parts import HeadsConfig, ProjectedMixer, fill, projection_weights, training_flops, wide
+from diffattn.variants.parts import (
+    HeadsConfig,
+    ProjectedMixer,
+    check_eps,
+    fill,
+    projection_weights,
+    training_flops,
+    wide,
+)
 
 Norm = Literal["weight", "plain", "none"]
 Lam = Literal["exp", "scalar", "per_head", "sigmoid", "fixed"]
@@ -52,6 +60,7 @@ class DiffV1(HeadsConfig):
             raise ValueError(f"lam: got {self.lam!r}, needs one of {', '.join(get_args(Lam))}")
         if self.norm not in get_args(Norm):
             raise ValueError(f"norm: got {self.norm!r}, needs one of {', '.join(get_args(Norm))}")
+        check_eps(self.norm_eps)
         start = self.start_of_lambda(site)
         if not math.isfinite(start):
             raise ValueError(f"lambda_init: got {start}, needs a finite number")

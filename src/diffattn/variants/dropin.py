@@ -150,7 +150,7 @@ def layer(
         head_dim: width of one query or key head; None: the variant's own from width and heads.
         layer: number of the layer in its model, from 0, of `layers`.
         context: longest sequence in tokens.
-        seed: of the starting weights.
+        seed: of the starting weights, which are those of a model of this seed.
         options: the fields of the variant's config.
 
     Raises:
@@ -160,5 +160,5 @@ def layer(
     config = MixerConfig.from_dict(fields)
     site = Site(width=width, layer=layer, layers=layers, context=context)
     made = Layer(config, site)
-    made.mixer.init_weights(Draw(seed).at(f"layers.{layer}"))
+    made.mixer.init_weights(Draw(seed).at(f"layers.{layer}").at("mixer"))
     return made

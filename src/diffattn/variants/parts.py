@@ -117,6 +117,12 @@ class ProjectedMixer(Mixer):
         return draw.normal("q", self.q.weight.shape, self.site.width**-0.5)
 
 
+def check_eps(eps: float) -> None:
+    """Raise ValueError for a norm_eps that would divide by 0."""
+    if not eps > 0:
+        raise ValueError(f"norm_eps: got {eps}, needs a number above 0")
+
+
 @torch.no_grad()
 def fill(parameter: Tensor, values: Tensor) -> None:
     """Copy starting values into a parameter of any dtype, on any device."""
@@ -138,15 +144,16 @@ def projection_weights(config: HeadsConfig, site: Site, queries: int, keys: int)
 def training_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int]:
     """Count the FLOPs per token of the products with keys and values: (algebra, executed), forward and backward.
 
-    Algebra combines the maps before the product with V. `reference` executes just that; `sdpa` (and `auto`) makes one
-    call of torch's fused attention for each map, with queries and keys padded to V's width, and its backward pass takes
-    five products, because it computes the map again.
+    Algebra combines the maps before the product with V. `reference` executes just that; `sdpa` calls torch's fused
+    attention for each map, with queries and keys padded to V's width, and its backward pass takes five products,
+    because it computes the map again. `auto` is one or the other, as `ops.dispatch` chooses on a CPU.
     """
     key_dim = config.key_dim(site)
     value_dim = key_dim * config.values_per_key
     per_channel = 2 * config.heads * site.context
     algebra = 3 * per_channel * (maps * key_dim + value_dim)
-    if config.impl == "reference":
+    small = site.context <= 16 or (value_dim > key_dim and site.context <= 96)
+    if config.impl == "reference" or (config.impl == "auto" and small):
         return algebra, algebra
     return algebra, per_channel * maps * (2 + 5) * value_dim
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from diffattn.ops import attention_maps
 from diffattn.ops.normed import normed_attention
 from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
-from diffattn.variants.parts import HeadsConfig, ProjectedMixer, projection_weights, training_flops
+from diffattn.variants.parts import HeadsConfig, ProjectedMixer, check_eps, projection_weights, training_flops
 
 
 @register("softmax")
@@ -22,6 +22,11 @@ class Softmax(HeadsConfig):
     """Added to the mean square in that norm."""
     temperature: bool = False
     """Learn a factor on the logits of each head, 1 at the start."""
+
+    def validate(self, site: Site) -> None:
+        """Raise ValueError for heads that do not divide and a norm that would divide by 0."""
+        super().validate(site)
+        check_eps(self.norm_eps)
 
     def cost(self, site: Site) -> Cost:
         """Give parameters, FLOPs and cache of the layer at this site."""
