@@ -209,6 +209,7 @@ def test_activation_checkpointing_changes_no_gradient(variant: str) -> None:
     torch.testing.assert_close(gradients[1], gradients[0], **TIGHT)
 
 
+@pytest.mark.slow
 def test_the_model_compiles_as_one_graph() -> None:
     model, tokens = small_model("diff_v1", token_shift=True), random_tokens(2, 8)
     documents = torch.tensor([[0] * 8, [0] * 3 + [1] * 5])

@@ -1,0 +1,1 @@
+"""Models as folders and as other people keep them."""
