@@ -37,7 +37,8 @@ def test_dunnetts_critical_values_are_those_of_his_table(df: int, values: tuple[
 def test_dunnetts_family_has_its_level_where_few_seeds_make_it_hardest() -> None:
     # Three arms of 2 seeds: 4 degrees of freedom; scipy integrates the multivariate t by quasi Monte Carlo.
     c = stats.dunnett_critical(3, 4, alpha=0.05)
-    law = reference.multivariate_t(shape=np.full((3, 3), 0.5) + 0.5 * np.eye(3), df=4, seed=0)
+    shape = np.full((3, 3), 0.5) + 0.5 * np.eye(3)
+    law = reference.multivariate_t(shape=shape, df=4, seed=0)  # pyright: ignore[reportArgumentType]
     assert law.cdf([c] * 3, lower_limit=[-c] * 3) == pytest.approx(0.95, abs=5e-4)
 
 

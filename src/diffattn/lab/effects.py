@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diffattn import stats
-from diffattn.lab.losses import Losses
+from diffattn.lab.losses import Losses, Runs
 from diffattn.lab.rules import MARGIN_OF_RULER, SCREEN_ALPHA, Rules
 
 Interval = tuple[float, float, float]
@@ -133,10 +133,9 @@ class Effect:
         return float(np.corrcoef(self.pairs.arm, self.pairs.baseline)[0, 1])
 
 
-def pair(runs: dict[str, dict[int, float]], arm: str, baseline: str, leave_out: tuple[int, ...] = ()) -> Pairs:
-    """Values on the seeds that the arm and the baseline share; without those that chose the arms, if others exist."""
-    shared = sorted(runs[arm].keys() & runs[baseline].keys())
-    seeds = [seed for seed in shared if seed not in leave_out] or shared
+def pair(runs: Runs, arm: str, baseline: str) -> Pairs:
+    """Values on the seeds that the arm and the baseline share."""
+    seeds = sorted(runs[arm].keys() & runs[baseline].keys())
     return Pairs(seeds, np.array([runs[arm][s] for s in seeds]), np.array([runs[baseline][s] for s in seeds]))
 
 

@@ -34,8 +34,6 @@ class Rules:
     lower_is_better: bool = True
     token_budget: float | None = None
     """Tokens (or steps) of a full run; a tokens metric needs it, because "never" is counted as twice the budget."""
-    screen_seeds: tuple[int, ...] = ()
-    """Seeds that served to choose the arms; a confirmation on fresh seeds leaves them out."""
     confirm_runs: int | None = None
     """Fresh runs that `--confirm` would add, for the sentence of a screen."""
     confirm_minutes: float | None = None

@@ -62,7 +62,7 @@ def screened(effect: Effect, rules: Rules) -> str:
 
 def unstable(arm: str, failed: int, runs: int, failed_baseline: int, runs_baseline: int, p: float, rules: Rules) -> str:
     """The claim about an arm that has failed runs, or whose baseline has."""
-    counts = f"{failed} of {seeds(runs)} failed ({rules.baseline} {failed_baseline} of {runs_baseline}"
+    counts = f"{failed} of {runs} runs failed ({rules.baseline} {failed_baseline} of {runs_baseline}"
     who = f"{arm} is unstable" if failed else f"{arm}: the baseline is unstable"
     return f"{who}: {counts}; Fisher's exact p = {p:.2g}); no verdict on the loss"
 

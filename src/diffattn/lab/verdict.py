@@ -34,7 +34,7 @@ def judge(losses: Losses, rules: Rules) -> list[Finding]:
     failed, noise = _failures_and_noise(losses, rules)
     findings = []
     for arm in arms:
-        pairs = pair(losses.full, arm, rules.baseline, rules.screen_seeds)
+        pairs = pair(losses.full, arm, rules.baseline)
         if not pairs.seeds:
             continue
         reached = [look for look in rules.looks if look[0] <= len(pairs.seeds)]
