@@ -11,6 +11,8 @@ from diffattn.lab.plan import Plan, Task, judged_runs, resolve, sweep_runs
 from diffattn.lab.progress import duration
 from diffattn.train.config import RunConfig
 
+RUN_SECONDS = 1.0
+"""What a run takes besides its FLOPs: opening data, measuring the machine, saving, attention maps."""
 SEEDS = (3, 5, 10)
 """A screen, the first look and the last one."""
 
@@ -38,7 +40,7 @@ def describe(plan: Plan, *, workers: int, threads: int, hours: float | None = No
 
 def plan_seconds(plan: Plan, speeds: dict[str, float], workers: int) -> float:
     """Seconds that a plan takes with so many processes, at FLOP/s by task."""
-    return sum(work / speeds[task] for task, work in _work(plan)) / workers
+    return sum(work / speeds[task] + RUN_SECONDS for task, work in _work(plan)) / workers
 
 
 def seeds_that_fit(plan: Plan, speeds: dict[str, float], workers: int, hours: float) -> int:
