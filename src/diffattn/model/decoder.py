@@ -28,7 +28,9 @@ class Decoder(nn.Module):
         config.validate()
         self.config = config
         self.checkpoint_activations = False
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        # nn.Embedding(V, W) would draw values, which on the meta device imports the compiler: seconds a process.
+        empty = torch.empty(config.vocab_size, config.width)
+        self.embedding = nn.Embedding.from_pretrained(empty, freeze=False)
         self.layers = nn.ModuleList([Block(config, layer) for layer in range(config.layers)])
         self.norm = nn.RMSNorm(config.width, config.norm_eps)
         self.unembedding = None if config.tied_embeddings else nn.Linear(config.width, config.vocab_size, bias=False)
