@@ -59,7 +59,7 @@ def test_flat_and_single_curves_can_be_drawn(points: list[tuple[float, float]]) 
 
 def test_events_that_never_came_have_their_own_place() -> None:
     rows = [Row("a", "arm0", 0, [Dot(None, "a: never"), Dot(None, "b: never")])]
-    picture = dot_panel("t", "tokens", rows, never=True)
+    picture = dot_panel("t", "tokens", rows, within=(0, 4096))
     assert picture.count("hollow") == 2 and ">never</text>" in picture
 
 

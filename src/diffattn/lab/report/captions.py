@@ -1,7 +1,7 @@
 """What each figure shows and how far it carries; figures.py adds data, model, seeds and machine."""
 
 DIFFERENCES = """
-Arm minus baseline, a dot per seed. Bars: the interval that the verdict rests on. Shaded: the margin, if there is one,
+Arm minus baseline, a dot per seed. Bars: the interval that its sentence rests on. Shaded: the margin, if there is one,
 within which a difference is too small to matter.
 """
 EVENTS_BESIDE = """

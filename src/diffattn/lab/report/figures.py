@@ -50,6 +50,8 @@ def curves(task: Json) -> Figure:
     panels = []
     for key, name, ticks in drawn:
         lines = _arm_lines(task, key, "loss")
+        # The first fall from guessing would flatten all that follows; a few points have no such fall.
+        settled = 0.2 if max((len(one.points) for one in lines), default=0) > 4 else 0.0
         if lines:
             across = [Mark("bigram table", task["bigram_loss"])] if task["bigram_loss"] is not None else []
             equal = task["equal_time_seconds"] if key == "seconds" else None
@@ -58,7 +60,7 @@ def curves(task: Json) -> Figure:
             title = f"Loss against {name}"
             panels.append(
                 line_panel(
-                    title, unit, "nats per token (dev)", lines, across=across, down=down, settled=0.2, x_ticks=ticks
+                    title, unit, "nats per token (dev)", lines, across=across, down=down, settled=settled, x_ticks=ticks
                 )
             )
     return figure(task, "curves", "Loss along training", panels, captions.CURVES)
@@ -173,7 +175,9 @@ def tokens_panel(task: Json, share: int) -> str | None:
         dots = [Dot(tokens, f"{name}, seed {seed}: {_event(tokens)}") for seed, tokens in reached.items()]
         if dots:
             rows.append(Row(name, style(number), number, dots))
-    return dot_panel(f"Tokens to {share} % right", "training tokens", rows, never=True) if rows else None
+    return (
+        dot_panel(f"Tokens to {share} % right", "training tokens", rows, within=(0.0, task["tokens"])) if rows else None
+    )
 
 
 def lambdas(task: Json) -> Figure:

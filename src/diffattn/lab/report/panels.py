@@ -99,32 +99,32 @@ def dot_panel(
     *,
     marks: Sequence[Mark] = (),
     band: tuple[float, float] | None = None,
-    log: bool = False,
-    never: bool = False,
+    within: tuple[float, float] | None = None,
     zero: bool = False,
 ) -> str:
-    """One row per arm, one dot per seed.  never: a column of its own for events that did not come."""
+    """One row per arm, one dot per seed.
+
+    marks: reference values.  band: shaded.  within: the range that was watched; what did not come in it lies beyond.
+    """
     left = 16 + LETTER * min(18, max(len(row.name) for row in rows))
-    right = WIDTH - (56 if never else 14)
+    right = WIDTH - (56 if within else 14)
     values = [dot.value for row in rows for dot in row.dots if dot.value is not None]
     values += [v for row in rows if row.interval for v in row.interval] + ([0.0] if zero else []) + list(band or ())
     low, high = padded(values or [1.0])
     near = [m for m in marks if low - (high - low) < m.value < high + (high - low)]
-    low, high = padded([low, high, *(m.value for m in near)], 0.02 if near else 0)
-    x = Scale(max(low, min(values) / 1.2) if log else low, high, left, right, log)
+    if near:
+        low, high = padded([low, high, *(m.value for m in near)], 0.02)
+    x = Scale(*(within or (low, high)), left, right)
     bottom = DOTS_TOP + 14 + 30 * len(rows)
     body = [text(6, 13, title, "title")]
     if band:
-        body.append(
-            element(
-                "rect", x=x(band[0]), width=x(band[1]) - x(band[0]), y=DOTS_TOP, height=bottom - DOTS_TOP, class_="band"
-            )
-        )
+        width, height = x(band[1]) - x(band[0]), bottom - DOTS_TOP
+        body.append(element("rect", x=x(band[0]), y=DOTS_TOP, width=width, height=height, class_="band"))
     body += _dot_axis(x, x_name, bottom, (left, right))
     body += _dot_marks(marks, near, x, bottom, (left, right))
     if zero:
         body.append(line(x(0), DOTS_TOP, x(0), bottom, "zero"))
-    if never:
+    if within:
         body.append(text(right + 30, bottom + 15, "never", "tick", text_anchor="middle"))
     for number, row in enumerate(rows):
         body.append(_dot_row(row, DOTS_TOP + 22 + 30 * number, x, left, right + 30))

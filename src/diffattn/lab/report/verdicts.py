@@ -91,7 +91,7 @@ def _confirmation(task: Task) -> tuple[int, float | None]:
     some = next((run.environment for run in task.runs if run.environment.get("cores")), {"cores": 1})
     side_by_side = max(1, some["cores"] // (some.get("threads") or some["cores"]))
     one_seed = sum(sum(t) / len(t) for t in times) if all(times) else None
-    return seeds * len(times), None if one_seed is None else seeds * one_seed / side_by_side / 60
+    return seeds * len(times), None if one_seed is None else math.ceil(seeds * one_seed / side_by_side / 60)
 
 
 def _setting(plan: dict[str, Any], not_equal: str) -> str:
