@@ -40,7 +40,7 @@ def test_a_plugin_brings_a_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "    'A variant from elsewhere.'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("diffattn.variants.base._REGISTER", {})
+    monkeypatch.setattr("diffattn.variants.base._REGISTER", {name: get(name) for name in names()})
     load_plugin("outside_variant")
     sys.modules.pop("outside_variant")
     config = MixerConfig.from_dict({"name": "outside", "heads": 2})
