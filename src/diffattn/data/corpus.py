@@ -42,7 +42,7 @@ class Corpus:
         self.manifest = manifest
         self.token_bytes = None
         if manifest["bytes_of_tokens_exact"]:
-            self.token_bytes = torch.tensor([len(piece) for piece in self.tokenizer.pieces()])
+            self.token_bytes = torch.tensor([len(piece) for piece in self.tokenizer.pieces])
         self.train_tokens: int = manifest["splits"]["train"]["tokens"]
         self._train = _Stream(folder, "train", manifest["dtype"])
         self._windows = (self.train_tokens - 1) // context
@@ -91,8 +91,9 @@ class Corpus:
 
     def labels(self, ids: Sequence[int] | Tensor) -> list[str]:
         """Each id's own text, with line breaks and tabs made visible."""
-        pieces = self.tokenizer.pieces()
-        texts = [END if i == self.tokenizer.end else pieces[int(i)].decode(errors="replace") for i in ids]
+        texts = [
+            END if i == self.tokenizer.end else self.tokenizer.pieces[int(i)].decode(errors="replace") for i in ids
+        ]
         return [text.replace("\n", "↵").replace("\t", "⇥") for text in texts]
 
     def sentence(self) -> Tensor:
@@ -103,7 +104,7 @@ class Corpus:
         fitting = np.flatnonzero(lengths > min(SENTENCE, int(lengths.max()) - 1))
         document = fitting[len(fitting) // 2]
         ids = stream.tokens[stream.starts[document] : ends[document] - 1][:4096].astype(np.int64)
-        breaks = np.array([piece.endswith(b"\n") for piece in self.tokenizer.pieces()])
+        breaks = np.array([piece.endswith(b"\n") for piece in self.tokenizer.pieces])
         lines = [0, *(np.flatnonzero(breaks[ids]) + 1).tolist()]
         starts = [line for line in lines if line + SENTENCE <= len(ids)] or [0]
         best = max(starts, key=lambda start: _prose(self.decode(ids[start : start + SENTENCE].tolist())))

@@ -152,7 +152,7 @@ def _tokenizer(config: TextData, splits: _Spool, folder: Path) -> Tokenizer:
 
 def _write_shards(splits: _Spool, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
-    sizes = np.array([len(piece) for piece in tokenizer.pieces()], dtype=np.int64)
+    sizes = np.array([len(piece) for piece in tokenizer.pieces], dtype=np.int64)
     sections: dict[str, Any] = {}
     said_by_tokens = 0
     for split in SPLITS:

@@ -71,8 +71,9 @@ def _files(source: str, text_field: str) -> Source:
     elif place.is_file():
         root, paths = place.parent, [place]
     else:
-        root = Path()
-        paths = [Path(name) for name in sorted(glob.glob(str(place), recursive=True)) if Path(name).is_file()]
+        names = sorted(os.path.abspath(name) for name in glob.glob(str(place), recursive=True))
+        paths = [Path(name) for name in names if os.path.isfile(name)]
+        root = Path(os.path.commonpath([path.parent for path in paths])) if paths else place
         if not paths:
             raise DataError(
                 f"no file, folder or glob matches {source!r}; for a Hugging Face data set write hf:owner/name, "
@@ -211,12 +212,15 @@ def limited(documents: Iterator[bytes], limit: int | None) -> Iterator[bytes]:
     """The first `limit` bytes of text, the last document cut; None: all."""
     left = limit
     for document in documents:
-        if left is not None:
-            document = document[: _character_boundary(document, min(left, len(document)))]
-            left -= len(document)
-        if document.strip():
+        if left is None:
             yield document
-        if left is not None and (left <= 0 or not document):
+        elif len(document) < left:
+            yield document
+            left -= len(document)
+        else:
+            cut = document[: _character_boundary(document, left)]
+            if cut.strip():
+                yield cut
             return
 
 

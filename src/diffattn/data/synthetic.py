@@ -215,8 +215,12 @@ def fact_counts(pairs: int) -> list[int]:
 
 
 def _noise(rng: np.random.Generator, count: int, length: int, symbols: int) -> np.ndarray:
-    """A Markov chain in which four symbols, the same in every run, can follow each symbol: [count, length]."""
-    table = np.random.Generator(np.random.Philox(key=[HELDOUT_SEED + 1, 0])).integers(0, symbols, (symbols, 4))
+    """A Markov chain in which up to four symbols, the same in every run, can follow each symbol: [count, length].
+
+    Each follower is a permutation of the symbols, so in the long run all symbols are equally frequent.
+    """
+    fixed = np.random.Generator(np.random.Philox(key=[HELDOUT_SEED + 1, 0]))
+    table = fixed.permuted(np.tile(np.arange(symbols), (4, 1)), axis=1).T
     steps = rng.integers(0, 4, (length, count))
     noise = np.empty((length, count), dtype=np.int64)
     noise[0] = rng.integers(0, symbols, count)

@@ -26,6 +26,8 @@ class Tokenizer(Protocol):
     vocab_size: int
     end: int
     hash: str
+    pieces: list[bytes]
+    """The bytes of text that each id stands for, [V]; empty for end-of-text and other special ids."""
 
     def encode(self, documents: Sequence[bytes]) -> list[np.ndarray]:
         """The ids of each UTF-8 document, without end-of-text."""
@@ -33,10 +35,6 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; bytes that are not UTF-8 show as U+FFFD."""
-        ...
-
-    def pieces(self) -> list[bytes]:
-        """The bytes of text that each id stands for, [V]; empty for end-of-text and other special ids."""
         ...
 
 
@@ -47,15 +45,14 @@ class Bytes:
     end = 256
     hash = "bytes"
 
+    def __init__(self) -> None:
+        self.pieces = [bytes([i]) for i in range(256)] + [b""]
+
     def encode(self, documents: Sequence[bytes]) -> list[np.ndarray]:
         return [np.frombuffer(document, dtype=np.uint8).astype(np.uint16) for document in documents]
 
     def decode(self, ids: Iterable[int]) -> str:
-        pieces = self.pieces()
-        return b"".join(END.encode() if i == self.end else pieces[i] for i in ids).decode(errors="replace")
-
-    def pieces(self) -> list[bytes]:
-        return [bytes([i]) for i in range(256)] + [b""]
+        return b"".join(END.encode() if i == self.end else self.pieces[i] for i in ids).decode(errors="replace")
 
 
 class Subwords:
@@ -83,6 +80,7 @@ class Subwords:
         self.end = end
         self.vocab_size = max(ids.values()) + 1
         self.hash = hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
+        self.pieces = self._pieces()
 
     def encode(self, documents: Sequence[bytes]) -> list[np.ndarray]:
         # Whole files cost gigabytes in the engine, paragraphs do not. Tokenizers that are not byte-level may add a
@@ -97,10 +95,9 @@ class Subwords:
     def decode(self, ids: Iterable[int]) -> str:
         if not self.byte_level:
             return self.engine.decode(list(ids), skip_special_tokens=False)
-        pieces = self.pieces()
-        return b"".join(END.encode() if i == self.end else pieces[i] for i in ids).decode(errors="replace")
+        return b"".join(END.encode() if i == self.end else self.pieces[i] for i in ids).decode(errors="replace")
 
-    def pieces(self) -> list[bytes]:
+    def _pieces(self) -> list[bytes]:
         special = {i for i, token in self.engine.get_added_tokens_decoder().items() if token.special}
         names = [self.engine.id_to_token(i) or "" for i in range(self.vocab_size)]
         to_bytes = _byte_level_piece if self.byte_level else _sentence_piece
