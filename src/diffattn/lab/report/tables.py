@@ -41,7 +41,7 @@ def never_reaching(task: Json) -> bool:
 
 
 def arm_tables(task: Json) -> list[Table]:
-    """Two tables: what came out and how it was trained; what each arm is and costs."""
+    """Two tables: what came out; how each arm was trained, what it is and what it costs."""
     arms, numbers = task["arms"], styles(task)
     rows = [(name, arm["note"] or mixer_words(arm["mixer"]), numbers[name]) for name, arm in arms.items()]
     training = [
@@ -61,14 +61,14 @@ def arm_tables(task: Json) -> list[Table]:
         _column("FLOPs", "executed", arms, lambda a: scaled(a["flops_executed"])),
         _column("Cache", "bytes", arms, lambda a: count(a["cache_bytes"])),
     ]
-    outcome = Table(list(rows), [(f"Result on held-out {task['split']}", _results(task)), ("Training", training)])
+    outcome = Table(list(rows), [(f"Result on held-out {task['split']}", _results(task))])
     for name, words, loss in _beside(task):
         outcome.rows.append((name, words, -1))
         for _, columns in outcome.groups:
             for column in columns:
                 column.cells.append(loss if column.name == "Loss" else "")
-    what = Table([(name, "", number) for name, _, number in rows], [("Size", size), ("Cost per token", cost)])
-    return [outcome, what]
+    groups = [("Training", training), ("Size", size), ("Cost per token", cost)]
+    return [outcome, Table([(name, "", number) for name, _, number in rows], groups)]
 
 
 def _results(task: Json) -> list[Column]:
