@@ -32,10 +32,10 @@ class Mask:
     """What is added to the logits, and which rows have nothing to attend."""
 
     values: Tensor | None
-    """Broadcastable to [B, H, T, S]: bool (True = may attend) or float (added); None: everything is visible.
+    """4 dimensions, broadcastable to [B, H, T, S]: bool (True = may attend) or float (added); None: all is visible.
     Rows without any key are left open here, so that no softmax is taken over nothing."""
     empty: Tensor | None
-    """Bool, broadcastable to [B, H, T, 1]: rows whose result must be exactly 0; None: there are none."""
+    """Bool, 4 dimensions, broadcastable to [B, H, T, 1]: rows whose result must be exactly 0; None: there are none."""
 
 
 def build_mask(given: Restrictions, queries: int, keys: int, device: torch.device, dtype: torch.dtype) -> Mask:
@@ -58,13 +58,10 @@ def build_mask(given: Restrictions, queries: int, keys: int, device: torch.devic
         empty = ~visible.any(-1, keepdim=True)
         visible = visible | empty
     bias = _bias(given, query_at, key_at, dtype)
-    if bias is None:
-        return Mask(visible, empty)
-    if visible is None:
-        return Mask(bias, empty)
-    if empty is not None:
-        bias = bias.masked_fill(empty, 0.0)
-    return Mask(torch.where(visible, bias, -torch.inf), empty)
+    if bias is not None and visible is not None:
+        bias = bias if empty is None else bias.masked_fill(empty, 0.0)
+        bias = torch.where(visible, bias, -torch.inf)
+    return Mask(_of_four_dimensions(visible if bias is None else bias), _of_four_dimensions(empty))
 
 
 def additive(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -121,6 +118,10 @@ def _bias(given: Restrictions, query_at: Tensor, key_at: Tensor, dtype: torch.dt
         slopes = given.alibi.to(dtype)[:, None, None] * -distance
         bias = slopes if bias is None else bias + slopes
     return bias
+
+
+def _of_four_dimensions(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x[(None,) * (4 - x.dim())]
 
 
 def _all(*conditions: Tensor | None) -> Tensor | None:

@@ -84,8 +84,8 @@ def _with_sink(
     The scale moves into the queries. Under the causal rule one more query in front keeps the call square.
     """
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    # An infinite sink would meet the 0 of the other keys; this is as good as infinite for a softmax.
-    logit = sink.to(dtype).clamp(-1e30, 1e30)[:, None, None].expand(*q.shape[:-1], 1)
+    # Minus infinity (no sink) would meet the 0 of the other keys; for a softmax this is as good.
+    logit = sink.to(dtype).clamp(min=-1e30)[:, None, None].expand(*q.shape[:-1], 1)
     q = torch.cat((q.to(dtype) * scale, logit), -1)
     key = torch.zeros(k.shape[-1] + 1, dtype=dtype, device=k.device)
     key[-1] = 1.0
@@ -94,19 +94,24 @@ def _with_sink(
     if square_causal:
         q = F.pad(q, (0, 0, 1, 0))
     if values is not None:
+        values = values.expand(*values.shape[:-1], k.shape[2] - 1)
         values = F.pad(values, (1, 0), value=True if values.dtype == torch.bool else 0.0)
     return q, k, v, values
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, values: Tensor | None, is_causal: bool, scale: float) -> Tensor:
-    """One call of torch's attention; the result has q's dtype, or float32 where a float mask asks for it."""
-    heads, groups = q.shape[1], k.shape[1]
+    """torch's attention; the result has q's dtype, or float32 where a float mask asks for it."""
+    heads, groups, width = q.shape[1], k.shape[1], q.shape[-1]
+    if q.shape[2] == 1 and v.shape[-1] > width:
+        # Pieces of V of the kernel's width are views; padding or torch's unfused path would copy a whole cache.
+        pieces = [_attend(q, k, piece, values, is_causal, scale) for piece in v.split(width, -1)]
+        return torch.cat(pieces, -1)
     if values is not None and values.dtype != torch.bool and values.dtype != q.dtype:
         # torch wants mask and queries of one dtype, and a bias in bfloat16 would be wrong by whole logits.
         q, k, v = q.to(values.dtype), k.to(values.dtype), v.to(values.dtype)
     if q.shape[2] == 1 and heads != groups:
         # The heads of a group become rows of one product: a cache is not repeated for each head.
-        if values is not None and values.dim() == 4 and values.shape[1] == heads:
+        if values is not None and values.shape[1] == heads:
             values = values.unflatten(1, (groups, -1)).squeeze(3)
         return _attend(q.unflatten(1, (groups, -1)).squeeze(3), k, v, values, False, scale).flatten(1, 2)[:, :, None]
     if _fused_on_cpu(q, k, v, values):

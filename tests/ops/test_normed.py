@@ -1,0 +1,114 @@
+"""The operators with the per-head norm and gain behind them."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.testing import assert_close
+
+from diffattn.ops import attention, diff_attention, implementations
+from diffattn.ops.normed import normed_attention, normed_diff_attention
+
+every_impl = pytest.mark.parametrize("impl", ["auto", *implementations()])
+
+
+def operands(dtype: torch.dtype = torch.float64, value: int = 8) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    q, k, v = (2, 4, 5, 4), (2, 2, 5, 4), (2, 2, 5, value)
+    q1, k1, q2, k2, v = (torch.randn(shape, dtype=torch.float64).to(dtype) for shape in (q, k, q, k, v))
+    return q1, k1, q2, k2, v
+
+
+def norm(x: Tensor, eps: float) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+@every_impl
+@pytest.mark.parametrize("eps", [1e-5, 1e-2])
+def test_it_is_the_operator_normed_per_head_and_token(eps: float, impl: str) -> None:
+    given, weight = operands(), torch.rand(8, dtype=torch.float64)
+    options: dict[str, Any] = {"is_causal": True, "impl": impl}
+    plain = diff_attention(*given, 0.6, **options)
+    assert_close(normed_diff_attention(*given, 0.6, weight, eps, 0.8, **options), 0.8 * weight * norm(plain, eps))
+    assert_close(normed_diff_attention(*given, 0.6, None, eps, 1.0, **options), norm(plain, eps))
+    assert_close(normed_diff_attention(*given, 0.6, None, None, 0.8, **options), 0.8 * plain)
+    q, k, _, _, v = given
+    sink = torch.randn(4, dtype=torch.float64)
+    one = attention(q, k, v, sink=sink, **options)
+    assert_close(normed_attention(q, k, v, weight, eps, 0.7, sink=sink, **options), 0.7 * weight * norm(one, eps))
+
+
+@every_impl
+def test_every_restriction_reaches_the_operator(impl: str) -> None:
+    given = operands()
+    options: dict[str, Any] = {
+        "attn_mask": torch.rand(5, 5) < 0.8,
+        "is_causal": True,
+        "scale": 0.3,
+        "window": 3,
+        "documents": torch.tensor([[0, 0, 0, 1, 1], [-1, 0, 0, 0, 0]]),
+        "key_lengths": torch.tensor([5, 4]),
+        "alibi": torch.rand(4),
+        "impl": impl,
+    }
+    assert_close(normed_diff_attention(*given, 0.6, None, None, 1.0, **options), diff_attention(*given, 0.6, **options))
+    q, k, _, _, v = given
+    assert_close(normed_attention(q, k, v, None, None, 1.0, **options), attention(q, k, v, **options))
+
+
+@every_impl
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_row_of_zeros_stays_finite_forward_and_backward(dtype: torch.dtype, impl: str) -> None:
+    """At lam = 1 the first causal row is exactly 0, and the norm divides by the root of eps alone."""
+    leaves = [x.requires_grad_() for x in operands(dtype)]
+    lam, weight = torch.tensor(1.0, requires_grad=True), torch.ones(8, requires_grad=True)
+    out = normed_diff_attention(*leaves, lam, weight, 1e-5, 0.2, is_causal=True, impl=impl)
+    assert not out[:, :, 0].any() and out.dtype == dtype
+    gradients = torch.autograd.grad(out.float().cos().sum() + out.float().sum(), [*leaves, lam, weight])
+    assert all(x.isfinite().all() for x in gradients)
+    assert gradients[4][:, :, 0].any(), "the value of the first token gets a gradient through later rows"
+
+
+@every_impl
+def test_a_padded_row_stays_zero(impl: str) -> None:
+    leaves = [x.requires_grad_() for x in operands()]
+    documents = torch.tensor([[-1, -1, 0, 0, 0]]).expand(2, 5)
+    out = normed_diff_attention(*leaves, 0.5, None, 1e-5, 1.0, is_causal=True, documents=documents, impl=impl)
+    out.exp().sum().backward()
+    assert not out[:, :, :2].any()
+    assert all(x.grad is not None and x.grad.isfinite().all() and not x.grad[:, :, :2].any() for x in leaves)
+
+
+def test_gradients() -> None:
+    leaves = [x.requires_grad_() for x in operands()]
+    lam, weight = torch.rand(4, 1, 1, dtype=torch.float64), torch.rand(8, dtype=torch.float64)
+    leaves += [lam.requires_grad_(), weight.requires_grad_()]
+    assert gradcheck(lambda *x: normed_diff_attention(*x, 1e-5, 0.8, is_causal=True, impl="sdpa"), leaves)
+
+
+def test_the_norm_sees_the_result_before_it_is_rounded() -> None:
+    """bfloat16, lam near 1: the two maps nearly cancel, and the norm would blow up the rounding of the difference."""
+    q = torch.randn(1, 1, 4, 4).bfloat16()
+    v = torch.randn(1, 1, 4, 8).bfloat16()
+    lam = 1 - 2.0**-12
+    out = normed_diff_attention(q, q, q, q, v, lam, None, 1e-12, 1.0, is_causal=True, impl="reference")
+    exact = normed_diff_attention(*(x.double() for x in (q, q, q, q, v)), lam, None, 1e-12, 1.0, is_causal=True)
+    assert_close(out.double(), exact, rtol=2.0**-8, atol=2.0**-8)
+
+
+@pytest.mark.parametrize("eps", [0.0, -1e-5])
+def test_eps_must_be_positive(eps: float) -> None:
+    with pytest.raises(ValueError, match=f"eps: got {eps}, needs a positive number"):
+        normed_diff_attention(*operands(), 0.5, None, eps, 1.0)
+
+
+@pytest.mark.parametrize("weight", [torch.ones(4), torch.ones(1, 8), torch.ones(8, dtype=torch.int64)])
+def test_the_weight_has_one_number_per_value_channel(weight: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"weight: got .*, needs floating \[8\]"):
+        normed_diff_attention(*operands(), 0.5, weight, 1e-5, 1.0)
+
+
+def test_a_weight_without_a_norm_is_refused() -> None:
+    with pytest.raises(ValueError, match="weight: got a tensor with eps=None"):
+        normed_diff_attention(*operands(), 0.5, torch.ones(8), None, 1.0)
