@@ -198,12 +198,57 @@ def test_a_planted_copy_differs_from_the_baseline_in_its_attention_alone(tmp_pat
     assert changed == {name for name in baseline if ".mixer." in name}
 
 
+@pytest.mark.slow
+def test_a_swept_screen_is_confirmed_at_its_rates_on_fresh_seeds(tmp_path, monkeypatch):
+    monkeypatch.setattr("diffattn.lab.confirm.SEEDS", 1)
+    train = replace(tiny_task().train, steps=4, evals=1)
+    task = tiny_task(learning_rates=(5e-3, 1e-2), sweep_seeds=1, seeds=1, ruler=False, quarter=False, train=train)
+    runner.compare(tiny_plan(task), tmp_path / "tiny", quiet=True)
+    screen = json.loads((tmp_path / "tiny" / "plan.json").read_text())["tasks"][0]
+    swept = [run for run in screen["runs"] if run["sweep"]]
+    assert {run["seed"] for run in swept} == {100}
+    rates = sorted({run["learning_rate"] for run in swept})
+    assert {5e-3, 1e-2} <= set(rates)
+    for arm, chosen in screen["chosen"].items():
+        dev = {}
+        for run in swept:
+            if run["arm"] == arm:
+                done = json.loads((tmp_path / "tiny" / run["folder"] / "done").read_text())
+                dev[run["learning_rate"]] = done["loss"]
+                assert not (tmp_path / "tiny" / run["folder"] / "evals" / "test.json").exists()
+        assert chosen == min(dev, key=lambda rate: (dev[rate], rate))
+    report = runner.compare(tiny_plan(task), tmp_path / "tiny", confirm=["diff_v1"], quiet=True)
+    assert report == tmp_path / "tiny-confirm" / "report.html"
+    confirmed = json.loads((tmp_path / "tiny-confirm" / "plan.json").read_text())["tasks"][0]
+    assert confirmed["chosen"] == screen["chosen"]
+    assert confirmed["seeds"] == [1]
+    assert "chosen on dev by tiny" in confirmed["learning_rate_policy"]
+
+
 def test_small_models_train_side_by_side_and_large_ones_take_all_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)), raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert runner.layout(recipes.get("quick")) == (4, 1, 0)
     assert runner.layout(recipes.get("quick"), workers=2) == (2, 1, 0)
     assert runner.layout(recipes.get("ab_124m")) == (1, 4, 0)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_bars_on_a_terminal_and_a_line_per_run_in_a_pipe(tmp_path, monkeypatch, capsys, terminal):
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    runs = judged_runs(tiny_plan())[:2]
+    for run in runs:
+        (tmp_path / run.folder).mkdir()
+    (tmp_path / runs[0].folder / "metrics.jsonl").write_text('{"kind": "train", "step": 4}\n{"kind": "tr')
+    with progress.Progress(tmp_path, runs, "run") as shown:
+        shown.draw({0: runs[0], 1: runs[1]})
+        assert shown.left([(runs[0].folder, 0.5)]) > 0
+        (tmp_path / runs[0].folder / "done").write_text('{"loss": 1.25, "seconds": 3.0, "status": "finished"}')
+        shown.finish(runs[0], "finished")
+    said = capsys.readouterr().err
+    assert "run 1/2" in said
+    assert "finished, 1.250 nats on dev, 3 s" in said
+    assert ("\x1b[" in said) == terminal
 
 
 def test_times_are_told_as_a_person_would():

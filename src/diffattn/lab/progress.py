@@ -58,8 +58,8 @@ class Progress:
         shares = {run.folder: step(self.folder / run.folder) / run.config.train.steps for run in active.values()}
         for run in active.values():
             if run.folder not in self.tasks:
-                self.tasks[run.folder] = self.bars.add_task(run.folder, total=1.0)
-            self.bars.update(self.tasks[run.folder], completed=shares[run.folder], note="")
+                self.tasks[run.folder] = self.bars.add_task(run.folder, total=1.0, note="")
+            self.bars.update(self.tasks[run.folder], completed=shares[run.folder])
         done = self.done + sum(share * self.work[folder] for folder, share in shares.items())
         note = f"{self.finished}/{len(self.work)} runs, {duration(self.left(shares.items()))} left"
         self.bars.update(self.tasks[""], completed=done, note=note)
