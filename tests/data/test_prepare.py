@@ -178,9 +178,26 @@ def test_a_full_disk_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(prepare_module, "_write_shards", full)
-    with pytest.raises(DataError, match=r"No space left on device .* make room there"):
+    with pytest.raises(DataError, match=r"No space left on device; make room there"):
         prepare(TextData(source=str(source)), tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs setrlimit")
+def test_a_file_that_cannot_grow_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    """The nearest that a process can come to a full disk by itself: a limit on the size of its files."""
+    script = (
+        "import resource, sys; from pathlib import Path; from diffattn.data import DataError, TextData; "
+        "from diffattn.data.prepare import prepare\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))\n"
+        "try: prepare(TextData(source=sys.argv[1]), Path(sys.argv[2]))\n"
+        "except DataError as error: print(error)"
+    )
+    for limit in (1_000, 150_000):  # while the text is copied (100 kB); while its tokens are written (200 kB)
+        command = [sys.executable, "-c", script, str(source), str(tmp_path / "cache"), str(limit)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        assert "File too large; make room there, or set DIFFATTN_CACHE" in done.stdout
+        assert not list((tmp_path / "cache").iterdir())
 
 
 def test_two_processes_may_prepare_the_same_text_at_once(source: Path, tmp_path: Path) -> None:

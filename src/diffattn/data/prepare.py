@@ -60,8 +60,9 @@ def prepare(config: TextData, folder: Path | None = None) -> Path:
         )
         _publish(temporary, final)
     except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
         raise DataError(
-            f"cannot prepare data under {root}: {error.strerror or error} ({error.filename}); make room there, or set "
+            f"cannot prepare data under {root}: {error.strerror or error}{where}; make room there, or set "
             "DIFFATTN_CACHE to a folder that can be written"
         ) from error
     finally:
