@@ -14,6 +14,7 @@ ARMS = {
     "diff_v2": {"name": "diff_v2", "heads": 6, "kv_heads": 3},
 }
 FFN_WIDTH = {"softmax": 256, "softmax_norm": 256, "diff_v1": 256, "diff_v2": 236}
+RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)
 LEAD = {"softmax": 0.0, "softmax_norm": -0.012, "diff_v1": 0.02, "diff_v2": -0.006}
 SPEED = {"softmax": 14500.0, "softmax_norm": 13800.0, "diff_v1": 11200.0, "diff_v2": 9900.0}
 SENTENCE = [
@@ -53,6 +54,10 @@ class Story:
     absent: frozenset[tuple[str, str, int]] = frozenset()
     unfinished: frozenset[tuple[str, str, int]] = frozenset()
     non_finite: frozenset[tuple[str, str, int]] = frozenset()
+    diverged: frozenset[tuple[str, str, int]] = frozenset()
+    """Finished with a finite loss that is far above all others."""
+    failed_sweep: frozenset[tuple[str, str, int, float]] = frozenset()
+    """Runs of a sweep (task, arm, seed, learning rate) whose loss was not finite."""
     names: dict[str, str] = field(default_factory=dict)
     """Other names for arms."""
     tokens: tuple[str, ...] = tuple(SENTENCE)
@@ -81,7 +86,7 @@ def write_plan(path: Path, story: Story | None = None) -> Path:
                 ending = "finished"
                 if full and key in story.unfinished:
                     ending = "unfinished"
-                if full and key in story.non_finite:
+                if (full and key in story.non_finite) or (*key, run["learning_rate"]) in story.failed_sweep:
                     ending = "non-finite"
                 _write_run(path / run["folder"], task, run, arm, ending, story)
     return path
@@ -96,8 +101,7 @@ def _task(name: str, story: Story) -> dict[str, Any]:
         planned += [(arm, "quarter", seed, chosen[arm], False) for seed in story.seeds for arm in ARMS]
         planned += [("softmax", "ruler", seed, chosen["softmax"], False) for seed in story.seeds]
     else:
-        planned += [(arm, "full", 100, rate, True) for arm in ARMS for rate in (2.5e-3, 5e-3, 1e-2, 2e-2)]
-        planned += [("diff_v2", "full", seed, 1e-2, False) for seed in story.seeds]
+        planned += [(arm, "full", seed, rate, True) for seed in (100, 101) for rate in RATES for arm in ARMS]
     runs = []
     for arm, budget, seed, rate, sweep in planned:
         middle = "" if budget == "full" else f"-{budget}"
@@ -178,10 +182,11 @@ def _write_run(folder: Path, task: dict[str, Any], run: dict[str, Any], arm: str
     if ending == "non-finite":
         done |= {"loss": None, "layer": "layers.1.mixer"}
     (folder / "done").write_text(json.dumps(done))
+    diverged = run["budget"] == "full" and (task["name"], arm, run["seed"]) in story.diverged
     if ending == "finished":
         (folder / "evals").mkdir()
         for split in ("dev", "test") if not run["sweep"] else ("dev",):
-            (folder / "evals" / f"{split}.json").write_text(json.dumps(_heldout(task, last, draw)))
+            (folder / "evals" / f"{split}.json").write_text(json.dumps(_heldout(task, last, draw, 3.0 * diverged)))
         if run["budget"] == "full" and not run["sweep"]:
             (folder / "evals" / "maps.json").write_text(json.dumps(_maps(arm, draw, story.tokens)))
 
@@ -264,8 +269,8 @@ def _lambdas(arm: str, progress: float, draw: random.Random) -> list[dict[str, f
     return [{"mean": m, "min": m - 0.1, "max": m + 0.1, "below_0": float(m < 0), "above_1": 0.0} for m in means]
 
 
-def _heldout(task: dict[str, Any], last: dict[str, Any], draw: random.Random) -> dict[str, Any]:
-    loss = last["loss"] + draw.gauss(0, 0.003)
+def _heldout(task: dict[str, Any], last: dict[str, Any], draw: random.Random, extra: float) -> dict[str, Any]:
+    loss = last["loss"] + draw.gauss(0, 0.003) + extra
     context = task["context"]
     text = task["name"] == "text"
     scored = [0.55 * math.exp(-i / 18) + loss * 0.97 + draw.gauss(0, 0.03) for i in range(context)]

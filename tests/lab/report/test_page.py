@@ -129,7 +129,7 @@ def test_names_and_tokens_cannot_break_out_of_the_page(tmp_path: Path) -> None:
 def test_a_plan_without_runs_gives_a_page_that_says_so(tmp_path: Path) -> None:
     page, numbers = report(tmp_path / "new", Story(started=False))
     text = re.sub(r"\s+", " ", "".join(page.text))
-    assert "0 of 58 runs finished" in text
+    assert "0 of 71 runs ended" in text
     assert "recall 0 of 3 seeds complete" in text
     assert numbers["tasks"]["text"]["findings"] == []
     assert "recall-maps" in page.ids and "No attention maps yet" in text

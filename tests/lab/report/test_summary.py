@@ -61,10 +61,39 @@ def test_dev_stands_in_for_all_arms_while_one_test_evaluation_is_missing(tmp_pat
 
 def test_sweep_runs_never_count_as_seeds(numbers: dict[str, Any]) -> None:
     recall = numbers["tasks"]["recall"]
-    assert {run["seed"] for run in recall["sweep"]} == {100}
-    assert len(recall["sweep"]) == 4 * 4
+    assert {run["seed"] for run in recall["sweep"]} == {100, 101}
+    assert len(recall["sweep"]) == 4 * 4 * 2
     assert recall["arms"]["diff_v2"]["learning_rate"] == 0.005
-    assert list(recall["arms"]["diff_v2"]["at_baseline_rate"]) == ["0", "1", "2"]
+
+
+def test_a_failed_sweep_run_is_kept_and_hides_the_mean_of_the_others(tmp_path: Path) -> None:
+    failed = frozenset({("recall", "softmax", 101, 0.02)})
+    path = write_plan(tmp_path / "quick", Story(tasks=("recall",), failed_sweep=failed))
+    page = write_report(path).read_text()
+    report = read(path / "report.json")
+    kept = [r for r in report["tasks"]["recall"]["sweep"] if (r["arm"], r["learning_rate"]) == ("softmax", 0.02)]
+    assert sorted(r["seed"] for r in kept) == [100, 101]
+    assert [r["seed"] for r in kept if r["loss"] is None] == [101]
+    assert [run["sweep"] for run in report["failed"]] == [True]
+    assert "Failed runs of the sweep: 1;" in page
+    # Three of the four rates are left for softmax, four for each of the others.
+    assert page.count("softmax: chosen 0.01</title></path>") == 3
+    assert page.count("diff_v1: chosen 0.01</title></path>") == 4
+
+
+def test_a_finite_loss_far_above_the_baseline_is_a_failed_run(tmp_path: Path) -> None:
+    path = write_plan(tmp_path / "quick", Story(tasks=("text",), diverged=frozenset({("text", "diff_v1", 1)})))
+    write_report(path)
+    report = read(path / "report.json")
+    (failed,) = report["failed"]
+    arm = report["tasks"]["text"]["arms"]["diff_v1"]
+    assert (failed["arm"], failed["seed"]) == ("diff_v1", 1)
+    assert failed["loss"] == arm["seeds"]["1"]["final_loss"] > 4
+    assert arm["failed_seeds"] == [1]
+    assert arm["loss"]["mean"] is None and report["tasks"]["text"]["arms"]["diff_v2"]["loss"]["n"] == 3
+    verdicts = {finding["arm"]: finding["verdict"] for finding in report["tasks"]["text"]["findings"]}
+    assert verdicts["diff_v1"] == "UNSTABLE"
+    assert "3 of 3, 1 failed" in (path / "report.md").read_text()
 
 
 def test_tokens_to_a_share_are_those_of_the_first_evaluation_that_reached_it(
@@ -127,8 +156,8 @@ def test_the_markdown_holds_sentences_losses_and_commands(folder: Path, numbers:
 
 def test_machines_are_counted_and_commands_listed(numbers: dict[str, Any]) -> None:
     (machine,) = numbers["environments"]
-    assert machine["runs"] == numbers["plan"]["runs"]["finished"] == 58
-    assert machine["peak_gflops"] == [92.4, 192.4]
+    assert machine["runs"] == numbers["plan"]["runs"]["ended"] == 71
+    assert machine["peak_gflops"] == [92.4, 193.4]
     assert numbers["commands"][0] == "diffattn compare quick"
 
 

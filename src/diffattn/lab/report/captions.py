@@ -32,7 +32,10 @@ The sweep: mean dev loss over seeds of its own that are never judged; an arm who
 could be better still. Policy: {policy}.
 """
 SAME_RATE = """
-Beside it, the judged seeds of every arm that ran at the baseline's rate.
+Beside it, every arm of the sweep at the rate that was chosen for the baseline, a dot per seed.
+"""
+FAILED_RATES = """
+Failed runs of the sweep: {failed}; an arm has no point at a rate where one of its seeds failed.
 """
 RECALL = """
 A recall hit is a token that followed the same token earlier in its window and document. Differential attention was

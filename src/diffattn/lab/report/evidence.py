@@ -30,8 +30,14 @@ def evidence_table(task: Json) -> Table | None:
 
 
 def evidence_words(task: Json) -> str:
-    """The ruler and the noise floor in a sentence each, as far as they were measured."""
+    """The ruler, the noise floor, or the seeds that ranks need, in a sentence each, as far as they are known."""
     said = []
+    deciding = _first(task, "seeds_to_decide")
+    if deciding:
+        seeds = min(found["n"] for found in task["findings"])
+        said.append(
+            f"Judged by tokens to 50 % with a test on ranks: {deciding} seeds can decide; there are {seeds} here."
+        )
     ruler = _first(task, "ruler")
     if ruler:
         seen = "so the setting saw them" if ruler["seen"] else "so the setting did not see them"
@@ -47,7 +53,7 @@ def evidence_words(task: Json) -> str:
     return " ".join(said)
 
 
-def _first(task: Json, key: str) -> Json | None:
+def _first(task: Json, key: str) -> Any:
     return next((value for found in task["findings"] if (value := found["numbers"].get(key))), None)
 
 

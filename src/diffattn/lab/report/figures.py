@@ -68,7 +68,11 @@ def curves(task: Json) -> Figure:
 
 def finals(task: Json) -> Figure:
     """Each seed's final loss: at equal tokens, at equal time, at a quarter of the tokens."""
-    marks = [Mark(f"bigram table {nats(task['bigram_loss'])}", task["bigram_loss"])] if task["bigram_loss"] else []
+    marks = (
+        [Mark(f"bigram table {nats(task['bigram_loss'])}", task["bigram_loss"])]
+        if task["bigram_loss"] is not None
+        else []
+    )
     # Where losses jump between two levels, a mean and its interval describe nothing.
     full = _loss_rows(task, of_seeds(task, "final_loss"), interval=not never_reaching(task))
     ruler = task["arms"][task["baseline"]]["ruler"]
@@ -91,32 +95,25 @@ def finals(task: Json) -> Figure:
 
 
 def learning_rates(task: Json) -> Figure:
-    """Sweep: dev loss against learning rate; without one, the policy's sentence."""
-    lines = []
+    """Sweep: dev loss against learning rate, and all arms at the baseline's; without one, the policy's sentence."""
+    runs, base, policy = task["sweep"], task["arms"][task["baseline"]]["learning_rate"], task["learning_rate_policy"]
+    lines, same = [], {}
     for name, number in styles(task).items():
-        points: dict[float, list[float]] = {}
-        for run in task["sweep"]:
-            if run["arm"] == name and run["loss"] is not None:
-                points.setdefault(run["learning_rate"], []).append(run["loss"])
-        means = [(x, sum(losses) / len(losses)) for x, losses in sorted(points.items())]
-        if means:
+        own = [run for run in runs if run["arm"] == name]
+        same[name] = {run["seed"]: run["loss"] for run in own if run["learning_rate"] == base}
+        points = _means_by_rate(own)
+        if points:
             tip = f"{name}: chosen {rate(task['arms'][name]['learning_rate'])}"
-            lines.append(Line(name, style(number), means, tip, number, dots=True))
-    at = sorted({run["learning_rate"] for run in task["sweep"]})
+            lines.append(Line(name, style(number), points, tip, number, dots=True))
+    at = sorted({run["learning_rate"] for run in runs})
     panels = [line_panel("Sweep", "learning rate", "nats per token (dev)", lines, log=True, x_at=at)] if lines else []
-    base, said = task["arms"][task["baseline"]], captions.LEARNING_RATES
-    same = {
-        name: arm["at_baseline_rate"] or of_seeds(task, "final_loss")[name]
-        for name, arm in task["arms"].items()
-        if arm["at_baseline_rate"] or arm["learning_rate"] == base["learning_rate"]
-    }
-    rows = _loss_rows(task, same)
-    if lines and len(rows) > 1:
-        title = f"At the baseline's rate, {rate(base['learning_rate'])}"
-        panels.append(dot_panel(title, f"nats per token ({task['split']})", rows))
+    said, rows = captions.LEARNING_RATES, _loss_rows(task, same)
+    if lines and rows:
+        panels.append(dot_panel(f"At the baseline's rate, {rate(base)}", "nats per token (dev)", rows))
         said += captions.SAME_RATE
-    said = said.format(policy=task["learning_rate_policy"])
-    missing = f"There was no sweep here. Policy: {task['learning_rate_policy']}."
+    failed = sum(run["loss"] is None for run in runs)
+    said = said.format(policy=policy) + (captions.FAILED_RATES.format(failed=failed) if failed else "")
+    missing = f"There was no sweep here. Policy: {policy}."
     return figure(task, "learning-rates", "Sensitivity to the learning rate", panels, said, missing)
 
 
@@ -213,7 +210,9 @@ def differences(task: Json) -> str | None:
     for found in task["findings"]:
         arm = found["arm"]
         paired = {seed: (value, base.get(seed)) for seed, value in losses[arm].items()}
-        dots = [Dot(a - b, f"{arm}, seed {seed}: {nats(a - b, 4)}") for seed, (a, b) in paired.items() if a and b]
+        dots = [
+            Dot(a - b, f"{arm}, seed {seed}: {nats(a - b, 4)}") for seed, (a, b) in paired.items() if None not in (a, b)
+        ]
         if found["mean"] is not None:
             low = found["mean"] if found["low"] is None else found["low"]
             high = found["mean"] if found["high"] is None else found["high"]
@@ -255,6 +254,16 @@ def _loss_rows(task: Json, values: Json, *, interval: bool = False, label: str =
 def of_seeds(task: Json, key: str) -> dict[str, Json]:
     """A number of each seed, by arm."""
     return {name: {seed: s[key] for seed, s in arm["seeds"].items()} for name, arm in task["arms"].items()}
+
+
+def _means_by_rate(runs: list[Json]) -> list[tuple[float, float]]:
+    """Mean loss at each learning rate, rising; none where a seed failed: the mean of the others would flatter it."""
+    points = []
+    for at in sorted({run["learning_rate"] for run in runs}):
+        losses = [run["loss"] for run in runs if run["learning_rate"] == at]
+        if None not in losses:
+            points.append((at, sum(losses) / len(losses)))
+    return points
 
 
 def _by_position(seed: Json) -> dict[float, float]:

@@ -1,7 +1,7 @@
 """A plan's folder -> the dictionary that report.json holds and that page and text draw from.
 
 report.json, version 1 (null: not measured, or not yet)
-    plan           name, description, hash, command, runs {planned, finished, failed}
+    plan           name, description, hash, command, runs {planned, ended, failed}
     tasks          task name ->
         the plan's own numbers: data, metric, unit, baseline, margin, seeds, tokens, context, bigram_loss, ...
         model          the baseline in words;  hardware: the machine in words;  progress: "2 of 3 seeds complete"
@@ -12,14 +12,16 @@ report.json, version 1 (null: not measured, or not yet)
             sizes and costs as planned: ffn_width, other_parameters, flops_algebra, cache_bytes, ...
             learning_rate, tokens_per_second, seconds_per_token, peak_memory_bytes
             loss, bits_per_byte      {mean, half_width (95 %, over seeds), n}
+            failed_seeds      not finite, or too far above the baseline: the arm then has no means
             seeds      seed -> {status, final_loss, bits_per_byte, accuracy, tokens_to_50, tokens_to_90, seconds,
                        loss_at_equal_time, recall_hits, other_tokens, by_position [{first, last, loss}],
                        curve [{step, tokens, flops, seconds, loss, bits_per_byte, accuracy}], lambda [{tokens, layers}]}
-            quarter, ruler, at_baseline_rate      seed -> final loss
-        sweep          list of {arm, learning_rate, seed, loss (dev)}
+            quarter, ruler      seed -> final loss
+        sweep          list of {arm, learning_rate, seed, loss (dev; null: the run failed)}
         maps           arm -> {seed, tokens, heads}, as evals/maps.json
         not_equal      arm -> what differs from the baseline, in words
-    failed         list of {folder, task, arm, seed, budget, learning_rate, step, tokens, layer}
+    failed         list of {folder, task, arm, seed, budget, learning_rate, sweep, step, tokens, layer,
+                   loss (null: not finite)}
     environments   list of {runs: how many, and the fields of environment.json that they share}
     commands       list of commands that repeat the whole and each run
 """
@@ -29,7 +31,7 @@ from typing import Any
 
 from diffattn.lab.report.folder import Folder, Run, Task
 from diffattn.lab.report.seeds import seed_numbers
-from diffattn.lab.report.verdicts import final_loss, findings, main_runs, split_of
+from diffattn.lab.report.verdicts import ENDED, failures, final_loss, findings, main_runs, split_of
 from diffattn.lab.report.words import differences, hardware, inequalities, model_words
 
 Json = dict[str, Any]
@@ -47,12 +49,12 @@ def summarise(folder: Folder) -> Json:
             **{key: folder.plan.get(key) for key in ("name", "description", "hash", "command")},
             "runs": {
                 "planned": len(runs),
-                "finished": sum(run.status == "finished" for run in runs),
-                "failed": sum(run.status == "non-finite" for run in runs),
+                "ended": sum(run.status in ENDED for run in runs),
+                "failed": sum(len(failures(task)) for task in folder.tasks),
             },
         },
         "tasks": {task.plan["name"]: _task(task) for task in folder.tasks},
-        "failed": [_failure(task, run) for task in folder.tasks for run in task.runs if run.status == "non-finite"],
+        "failed": [_failure(task, run) for task in folder.tasks for run in failures(task)],
         "environments": _environments(runs),
         "commands": [folder.plan.get("command")]
         + sorted({run.environment["command"] for run in runs if run.environment.get("command")}),
@@ -82,7 +84,7 @@ def _task(task: Task) -> Json:
         "sweep": [
             {"arm": r.arm, "learning_rate": r.learning_rate, "seed": r.seed, "loss": final_loss(r, "dev")}
             for r in task.runs
-            if r.sweep and r.status == "finished"
+            if r.sweep and r.status in ENDED
         ],
         "maps": {name: maps for name in arms if (maps := _maps(task, name))},
         "not_equal": not_equal,
@@ -90,26 +92,27 @@ def _task(task: Task) -> Json:
 
 
 def _arm(task: Task, planned: Json, split: str, equal_time: float | None) -> Json:
-    name, baseline = planned["name"], task.plan["baseline"]
+    name = planned["name"]
     runs = main_runs(task, name)
     seeds = {str(run.seed): seed_numbers(run, split, equal_time) for run in runs}
     finished = [seed for seed in seeds.values() if seed["status"] == "finished"]
+    failed = [run.seed for run in runs if run in failures(task)]
+    # A mean over the seeds that survived would flatter the arm.
+    judged = [] if failed else finished
     speeds = sorted(seed["tokens_per_second"] for seed in finished if seed["tokens_per_second"])
     speed = speeds[len(speeds) // 2] if speeds else None
-    baseline_rate = next((run.learning_rate for run in main_runs(task, baseline)), None)
-    others = [r for r in task.runs if r.arm == name and r.budget == "full" and not r.sweep and r not in runs]
     return {
         **{key: value for key, value in planned.items() if key != "name"},
         "learning_rate": runs[0].learning_rate if runs else task.plan["chosen"].get(name),
         "tokens_per_second": speed,
         "seconds_per_token": 1 / speed if speed else None,
         "peak_memory_bytes": max((s["peak_memory_bytes"] for s in finished if s["peak_memory_bytes"]), default=None),
-        "loss": _mean([seed["final_loss"] for seed in finished]),
-        "bits_per_byte": _mean([seed["bits_per_byte"] for seed in finished if seed["bits_per_byte"] is not None]),
+        "loss": _mean([seed["final_loss"] for seed in judged]),
+        "bits_per_byte": _mean([seed["bits_per_byte"] for seed in judged if seed["bits_per_byte"] is not None]),
         "seeds": seeds,
+        "failed_seeds": failed,
         "quarter": {str(run.seed): final_loss(run, split) for run in main_runs(task, name, "quarter")},
         "ruler": {str(run.seed): final_loss(run, split) for run in main_runs(task, name, "ruler")},
-        "at_baseline_rate": {str(r.seed): final_loss(r, split) for r in others if r.learning_rate == baseline_rate},
     }
 
 
@@ -144,9 +147,16 @@ def _maps(task: Task, arm: str) -> Json | None:
 
 
 def _failure(task: Task, run: Run) -> Json:
-    where = {"folder": run.folder, "task": task.plan["name"], "arm": run.arm, "seed": run.seed, "budget": run.budget}
+    where: Json = {
+        "folder": run.folder,
+        "task": task.plan["name"],
+        "arm": run.arm,
+        "seed": run.seed,
+        "budget": run.budget,
+    }
     what = {key: run.done.get(key) for key in ("step", "tokens", "layer")}
-    return {**where, "learning_rate": run.learning_rate, **what}
+    loss = final_loss(run, split_of(task))
+    return {**where, "learning_rate": run.learning_rate, "sweep": run.sweep, **what, "loss": loss}
 
 
 def _environments(runs: list[Run]) -> list[Json]:

@@ -93,9 +93,12 @@ def _beside(task: Json) -> list[tuple[str, str, str]]:
     found = []
     if task["bigram_loss"] is not None:
         found.append(("bigram table", "smoothed, fitted on the training tokens", nats(task["bigram_loss"])))
-    ruler = [value for value in task["arms"][task["baseline"]]["ruler"].values() if value is not None]
+    planned = task["arms"][task["baseline"]]["ruler"].values()
+    ruler = [value for value in planned if value is not None]
     if ruler:
-        words = f"{task['baseline']} with 1.25 × tokens: could this setting have seen a difference?"
+        words = (
+            f"{task['baseline']} with 1.25 × tokens, {len(ruler)} of {len(planned)} seeds: could a difference be seen?"
+        )
         found.append(("ruler", words, nats(sum(ruler) / len(ruler))))
     return found
 
@@ -124,11 +127,14 @@ def _each(values: list[Any], words: Callable[[Any], str], absent: str) -> str:
 
 def _mean_at_equal_time(arm: Json) -> str:
     values = [v for seed in arm["seeds"].values() if (v := seed["loss_at_equal_time"]) is not None]
-    return nats(sum(values) / len(values)) if values else "—"
+    return nats(sum(values) / len(values)) if values and not arm["failed_seeds"] else "—"
 
 
 def _progress(arm: Json) -> str:
-    return f"{sum(seed['status'] == 'finished' for seed in arm['seeds'].values())} of {len(arm['seeds'])}"
+    """How many seeds the numbers of this row rest on; a failed one is counted, never left out in silence."""
+    finished = sum(seed["status"] == "finished" for seed in arm["seeds"].values())
+    failed = f", {len(arm['failed_seeds'])} failed" if arm["failed_seeds"] else ""
+    return f"{finished} of {len(arm['seeds'])}{failed}"
 
 
 def _micro(seconds: float | None) -> str:

@@ -35,7 +35,8 @@ def _task(name: str, task: Json) -> list[str]:
         _plain(lead) + machine,
         *(_table(table) for table in arm_tables(task)),
         f"Final loss by seed (nats per token, {task['split']}):\n\n" + "\n".join(seeds),
-        *((_table(seen), evidence_words(task)) if (seen := evidence_table(task)) else ()),
+        *([_table(seen)] if (seen := evidence_table(task)) else []),
+        evidence_words(task),
         "What was not equal:\n\n" + (not_equal or "- nothing that this report measures"),
     ]
 
@@ -65,7 +66,10 @@ def _failed(runs: list[Json]) -> str:
     lines = []
     for run in runs:
         where = "" if run["layer"] is None else f", beginning in {run['layer']}"
-        what = f"loss not finite from step {count(run['step'])}{where}, learning rate {rate(run['learning_rate'])}"
+        ended = (
+            "loss not finite from" if run["loss"] is None else f"loss {run['loss']:.3f}, too far above the baseline, at"
+        )
+        what = f"{ended} step {count(run['step'])}{where}, learning rate {rate(run['learning_rate'])}"
         lines.append(f"- {_plain(run['folder'])}: {what}")
     return "\n".join(lines) or "None."
 

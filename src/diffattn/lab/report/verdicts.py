@@ -4,11 +4,12 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from diffattn.lab.losses import Losses
+from diffattn.lab.losses import Losses, failed_runs
 from diffattn.lab.report.folder import Run, Task
 from diffattn.lab.sentence import describe_setting
 from diffattn.lab.verdict import Rules, judge
 
+ENDED = ("finished", "non-finite")
 LAST_LOOK = Rules(baseline="").looks[-1][0]
 
 
@@ -32,6 +33,21 @@ def final_loss(run: Run, split: str) -> float | None:
     if run.status != "finished":
         return None
     return run.heldout[split]["loss"] if split in run.heldout else run.done["loss"]
+
+
+def failures(task: Task) -> list[Run]:
+    """Runs whose loss was not finite, and judged ones that ended too far above the baseline."""
+    broken = [run for run in task.runs if run.status == "non-finite"]
+    if task.plan["metric"] != "loss":
+        return broken
+    split, baseline = split_of(task), task.plan["baseline"]
+    arms = [arm["name"] for arm in task.plan["arms"]]
+    full = {arm: losses for arm in arms if (losses := _values(task, arm, "full", split))}
+    if baseline not in full:
+        return broken
+    failed = failed_runs(full, baseline, task.plan["lower_is_better"])
+    diverged = [run for arm in full for run in main_runs(task, arm) if run.seed in failed[arm] and run not in broken]
+    return broken + diverged
 
 
 def tokens_to(run: Run, share: float) -> float | None:

@@ -90,10 +90,10 @@ def hardware(environments: list[Json]) -> str:
 def status_words(report: Json) -> str:
     """How far the plan is."""
     runs = report["plan"]["runs"]
-    parts = [f"{runs['finished']} of {runs['planned']} runs finished"]
+    parts = [f"{runs['ended']} of {runs['planned']} runs ended"]
     if runs["failed"]:
-        parts.append(f"{runs['failed']} failed")
-    if runs["finished"] + runs["failed"] < runs["planned"]:
+        parts.append(f"{runs['failed']} of them failed")
+    if runs["ended"] < runs["planned"]:
         parts.append("still in progress: " + ", ".join(f"{n} {t['progress']}" for n, t in report["tasks"].items()))
     return "; ".join(parts)
 
