@@ -46,7 +46,7 @@ def build_mask(given: Restrictions, queries: int, keys: int, device: torch.devic
     query_at = _query_positions(given.key_lengths, queries, keys, device)
     key_at = torch.arange(keys, device=device)
     visible = _all(
-        _causal(given, query_at, key_at, queries, keys),
+        _causal(given, query_at, key_at),
         None if given.key_lengths is None else key_at < given.key_lengths[:, None, None, None],
         None if given.documents is None else _same_document(given.documents, query_at),
         _may_attend(given.attn_mask),
@@ -78,10 +78,10 @@ def _query_positions(key_lengths: Tensor | None, queries: int, keys: int, device
     return end - queries + steps
 
 
-def _causal(given: Restrictions, query_at: Tensor, key_at: Tensor, queries: int, keys: int) -> Tensor | None:
+def _causal(given: Restrictions, query_at: Tensor, key_at: Tensor) -> Tensor | None:
     # A single query is the last position: under the causal rule it sees every key that exists.
-    past = key_at <= query_at if given.is_causal and queries > 1 else None
-    recent = key_at > query_at - given.window if given.window is not None and given.window < keys else None
+    past = key_at <= query_at if given.is_causal and query_at.shape[-2] > 1 else None
+    recent = None if given.window is None else key_at > query_at - given.window
     return _all(past, recent)
 
 
