@@ -116,3 +116,11 @@ def test_what_is_not_finite_shows_in_every_row_that_may_attend_it(poison: float,
     poisoned[...] = poison
     out = diff_attention(q, k, q.flip(2), k.roll(1, -1), v, 0.5, is_causal=True, impl=impl)
     assert not out[:, :, 3:].isfinite().any(-1).any()
+
+
+@every_impl
+def test_a_mask_that_is_not_a_number_shows(impl: str) -> None:
+    q, k, v = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4)
+    mask = torch.tensor([[0.0, torch.nan, 0.0], [0.0, 0.0, -torch.inf]])
+    out = attention(q, k, v, attn_mask=mask, impl=impl)
+    assert out[0, 0, 0].isnan().all() and out[0, 0, 1].isfinite().all()

@@ -86,6 +86,18 @@ def test_one_key_for_both_maps_is_padded_once_and_copied_never() -> None:
     assert "constant_pad_nd" not in equal.names and not COPIES & set(equal.names)
 
 
+def test_one_key_in_16_bits_is_widened_once() -> None:
+    q, k, v = (x.bfloat16().contiguous() for x in projections(1, 2, 2, 16, 8, 16))
+    k1, k2 = k[:, :2], k[:, 2:]
+    counts = [
+        recorded(lambda k2=k2: diff_attention(q[:, :2], k1, q[:, 2:], k2, v, 0.3, impl="reference")).names.count(
+            "_to_copy"
+        )
+        for k2 in (k1, k2)
+    ]
+    assert counts[0] == counts[1] - 1
+
+
 @pytest.mark.parametrize("impl", ["sdpa", "reference", "auto"])
 @pytest.mark.parametrize("value", [8, 16])
 def test_a_cache_is_not_repeated_for_each_head_of_a_group(value: int, impl: str) -> None:

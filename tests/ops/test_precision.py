@@ -89,6 +89,16 @@ def test_the_softmax_statistics_are_float32(dtype: torch.dtype, impl: str) -> No
 
 
 @every_impl
+@narrow
+def test_a_bias_is_float32_beside_16_bit_inputs(dtype: torch.dtype, impl: str) -> None:
+    """Around 500, bfloat16 has steps of 2 and float16 of 0.25."""
+    bias = 500 + torch.randn(7, 9)
+    q, k, v = torch.zeros(1, 1, 7, 4), torch.zeros(1, 1, 9, 4), torch.eye(9)[None, None]
+    out = attention(q.to(dtype), k.to(dtype), v.to(dtype), attn_mask=bias, impl=impl)
+    assert_close(out[0, 0].float(), bias.softmax(-1), rtol=4 * NARROW_ROUNDING[dtype], atol=0)
+
+
+@every_impl
 def test_large_logits_do_not_overflow(impl: str) -> None:
     q, k, v = 1e3 * torch.randn(1, 1, 20, 8), 1e3 * torch.randn(1, 1, 20, 8), torch.randn(1, 1, 20, 8)
     out = attention(q, k, v, impl=impl)

@@ -89,7 +89,7 @@ def _restrictions(
     if "alibi" in wanted:
         some["alibi"] = normal(heads).abs()
     if "scale" in wanted:
-        some["scale"] = draw(st.sampled_from([0.0, 0.3, 1.0]))
+        some["scale"] = draw(st.sampled_from([-0.7, 0.0, 0.3, 1.0]))
     if wanted & {"bool mask", "float mask"}:
         full = (batch, heads, queries, keys)
         shape = [n if draw(st.booleans()) else 1 for n in full][draw(st.integers(0, 2)) :]

@@ -5,7 +5,8 @@ B batch, T queries, S keys, H output heads, G key/value groups, D query/key widt
 Each map is one call. Where V is wider than Q and K (version 1: E = 2D), Q and K are padded with zeros to V's width,
 which changes no logit: on a CPU torch's fused kernel wants equal widths and otherwise silently holds whole maps, and
 padding beats two calls on half of V because each softmax is taken once (benchmarks/sdpa_plans.py). Both maps in one
-stacked call gain nothing there.
+stacked call gain nothing there. A scale of 0 or below is put into the queries, because that kernel multiplies the
+minus infinity of a causally hidden key by it.
 """
 
 from typing import Any
@@ -30,6 +31,8 @@ def diff_attention(
     square_causal: bool,
 ) -> Tensor:
     """A1 v - lam A2 v, [B, H, T, E], in float32 or float64; `square_causal`: the causal rule, T = S, and no mask."""
+    if scale <= 0:
+        q1, q2, scale = q1 * scale, q2 * scale, 1.0
     width = _kernel_width(q1, v)
     q1, k1, q2, k2, values = _padded((q1, k1, q2, k2, v), width)
     read1 = _attend(q1, k1, values, mask.values, square_causal, scale)
@@ -43,6 +46,8 @@ def attention(
 ) -> Tensor:
     """A v, [B, H, T, E], in float32 or float64 (the narrow dtype is kept where there is no sink)."""
     values = mask.values
+    if scale <= 0:
+        q, scale = q * scale, 1.0
     if sink is None:
         q, k, wide = _padded((q, k, v), _kernel_width(q, v))
         out = _attend(q, k, wide, values, square_causal, scale)
