@@ -80,9 +80,10 @@ def test_scale_is_one_over_root_d_unless_given(impl: str) -> None:
 @pytest.mark.parametrize("scale", [0.0, -0.5])
 def test_a_scale_of_zero_or_below_keeps_the_future_hidden(scale: float, impl: str) -> None:
     q, k, v = (torch.randn(1, 2, 40, 4, dtype=torch.float64) for _ in range(3))
-    out = attention(q, k, v, is_causal=True, scale=scale, impl=impl)
     weights = slow_map(q.numpy(), k.numpy(), is_causal=True, scale=scale)
-    assert_close(out, torch.from_numpy(slow_read(weights, v.numpy())), **CLOSE)
+    wanted = torch.from_numpy(slow_read(weights, v.numpy()))
+    assert_close(attention(q, k, v, is_causal=True, scale=scale, impl=impl), wanted, **CLOSE)
+    assert_close(diff_attention(q, k, q, k, v, -1.0, is_causal=True, scale=scale, impl=impl), 2 * wanted, **CLOSE)
 
 
 @every_impl
@@ -145,6 +146,22 @@ def test_on_the_first_causal_row_the_result_is_one_minus_lam_times_the_value(imp
 
 @every_impl
 def test_a_sink_of_minus_infinity_takes_nothing(impl: str) -> None:
-    q, k, v = (torch.randn(1, 2, 4, 8, dtype=torch.float64) for _ in range(3))
+    """However low the other logits are: here -7000."""
+    k, v = torch.randn(1, 2, 4, 8).abs(), torch.randn(1, 2, 4, 8)
+    q = torch.full((1, 2, 4, 8), -1e4)
     out = attention(q, k, v, is_causal=True, sink=torch.full((2,), -np.inf), impl=impl)
     assert_close(out, attention(q, k, v, is_causal=True, impl=impl))
+
+
+@every_impl
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1), (2, 1, 1, 1), (1, 2, 3, 1)])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_a_mask_that_is_the_same_for_all_keys_leaves_the_sink_alone(
+    kind: str, shape: tuple[int, ...], impl: str
+) -> None:
+    q, k, v = (torch.randn(2, 2, length, 4, dtype=torch.float64) for length in (3, 5, 5))
+    mask = torch.rand(shape) < 0.7 if kind == "bool" else torch.randn(shape, dtype=torch.float64)
+    sink = torch.randn(2, dtype=torch.float64)
+    out = attention(q, k, v, attn_mask=mask, sink=sink, impl=impl)
+    weights = slow_map(q.numpy(), k.numpy(), attn_mask=mask.numpy(), sink=sink.numpy())
+    assert_close(out, torch.from_numpy(slow_read(weights, v.numpy())), **CLOSE)
