@@ -33,6 +33,12 @@ class Batch(NamedTuple):
     targets: Tensor
     documents: Tensor
 
+    @property
+    def mixed(self) -> Tensor | None:
+        """The documents, or None where no window holds two: then nothing must be kept apart, and no mask is paid for."""
+        whole = bool((self.documents == self.documents[:, :1]).all()) and bool((self.documents[:, 0] >= 0).all())
+        return None if whole else self.documents
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextData:

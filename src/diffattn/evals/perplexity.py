@@ -110,7 +110,8 @@ def _scored(model: Decoder, batch: Batch) -> dict[str, np.ndarray]:
     """Give the columns that everything is summed from, one entry per scored token."""
     device = model.head.device
     tokens, targets, documents = (part.to(device) for part in batch)
-    hidden = model.hidden(tokens, documents)
+    mixed = batch.mixed
+    hidden = model.hidden(tokens, None if mixed is None else documents)
     scored = targets != NOT_SCORED
     hidden, wanted = hidden[scored], targets[scored]
     likeliest = [(part @ model.head.T).argmax(dim=-1) for part in hidden.split(PREDICTED)]

@@ -261,7 +261,8 @@ def _run(
 ) -> Run:
     rate *= arm.learning_rate_factor
     share = BUDGETS[budget]
-    train = replace(task.train, learning_rate=rate, steps=max(1, round(share * task.train.steps)))
+    steps, evals = (max(1, round(share * count)) for count in (task.train.steps, task.train.evals))
+    train = replace(task.train, learning_rate=rate, steps=steps, evals=evals)
     labels = {"plan": plan.name, "task": task.name, "arm": arm.name, "budget": budget}
     if arm.redraw_attention:
         labels["redraw_attention"] = str(arm.redraw_attention)

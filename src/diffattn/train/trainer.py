@@ -169,7 +169,11 @@ class _Loop:
 
     def _loss(self, part: Batch) -> Tensor:
         """Summed loss of a micro-batch, nats."""
-        tokens, targets, documents = (tensor.to(self.device, non_blocking=True) for tensor in part)
+        tokens, targets, documents = (
+            None if tensor is None else tensor.to(self.device, non_blocking=True)
+            for tensor in (part.tokens, part.targets, part.mixed)
+        )
+        assert tokens is not None and targets is not None
         with self._autocast():
             return cross_entropy(self.hidden(tokens, documents), self.model.head, targets)[0]
 
