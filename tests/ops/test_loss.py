@@ -75,7 +75,7 @@ def test_large_logits_do_not_overflow(chunk: int | None) -> None:
 
 
 @chunks
-@pytest.mark.parametrize("dtype, rounding", [(torch.bfloat16, 2.0**-9), (torch.float16, 2.0**-12)])
+@pytest.mark.parametrize("dtype, rounding", [(torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11)])
 def test_16_bit_inputs_have_float32_statistics(dtype: torch.dtype, rounding: float, chunk: int | None) -> None:
     hidden, head, targets = problem(dtype)
     found = token_losses(hidden, head, targets, chunk=chunk)
@@ -84,12 +84,12 @@ def test_16_bit_inputs_have_float32_statistics(dtype: torch.dtype, rounding: flo
     # Logits are rounded once to 16 bits; a loss is the difference of one logit and a mean of logits.
     largest = float((exact[0] @ exact[1].T).detach().abs().max())
     assert found.dtype == torch.float32
-    assert (found.double() - wanted).abs().max() <= 2.1 * rounding * largest
+    assert (found.double() - wanted).abs().max() <= 2 * rounding * largest
     gradients = torch.autograd.grad(found.sum(), (hidden, head))
     right = torch.autograd.grad(wanted.sum(), exact)
     for x, y in zip(gradients, right, strict=True):
         assert x.dtype == dtype
-        assert (x.double() - y).norm() <= 8 * rounding * y.norm() * max(1.0, largest)
+        assert (x.double() - y).norm() <= 4 * rounding * y.norm() * max(1.0, largest)
 
 
 def test_a_sum_of_many_small_terms_is_not_lost_in_16_bits() -> None:
