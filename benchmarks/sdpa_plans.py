@@ -185,11 +185,18 @@ def questions() -> list[tuple[str, Callable[[Inputs], dict[str, Plan]], bool, li
     def shapes(*sizes: tuple[int, int, int, int, int], **options: int) -> list[Inputs]:
         return [Inputs(B, H, G, T, T, D, options.get("E", 2 * D), options.get("maps", 2)) for B, H, G, T, D in sizes]
 
-    training = [(64, 2, 2, 64, 16), (8, 4, 4, 64, 16), (16, 4, 4, 128, 16), (8, 3, 3, 256, 16), (4, 2, 2, 512, 32)]
+    small = [(64, 2, 2, 32, 16), (64, 2, 2, 64, 16), (8, 4, 4, 64, 16), (16, 4, 4, 96, 16)]
+    training = [*small, (16, 4, 4, 128, 16), (8, 3, 3, 256, 16), (4, 2, 2, 512, 32)]
     grouped = [(64, 4, 2, 64, 16), (8, 4, 2, 256, 16)]
     long = [(1, 4, 4, 1024, 64)]
     one_map = [(64, 4, 4, 64, 16), (16, 8, 8, 128, 16), (8, 6, 6, 256, 16)]
-    caches = [(1, 4, 4, 1, 256, 32), (1, 4, 4, 1, 4096, 64), (8, 4, 2, 1, 512, 32), (1, 8, 2, 8, 4096, 64)]
+    caches = [
+        (1, 4, 4, 1, 256, 32),
+        (1, 4, 4, 16, 512, 32),
+        (1, 4, 4, 1, 4096, 64),
+        (8, 4, 2, 1, 512, 32),
+        (1, 8, 2, 8, 4096, 64),
+    ]
     cached = [Inputs(*size, 2 * size[-1], grad=False) for size in caches]
     return [
         ("version 1, causal, forward", version_1, False, shapes(*training, *grouped, *long)),

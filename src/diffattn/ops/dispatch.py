@@ -121,9 +121,9 @@ def _choose(impl: str, q: Tensor, k: Tensor, v: Tensor) -> str:
 def _fastest(q: Tensor, k: Tensor, v: Tensor) -> str:
     """By benchmarks/sdpa_plans.py on one core of a Zen 3 in float32; accelerators are not measured.
 
-    A CPU's fused kernel is slow where its blocks are not filled: the plain formula takes 0.6 of its time at T = 32,
-    0.8 to 0.9 at 64, the same near 96 where V is wider than Q (where it is not, the kernel wins from 64 on), and 0.3
-    to 0.9 for up to 16 queries on a longer cache.
+    A CPU's fused kernel is slow where its blocks are not filled. Where V is wider than Q the plain formula takes 0.6
+    of its time at T = 32, 0.7 to 0.8 from 64 to 96 (forward and backward), and loses from 128 on; where it is not, the
+    two are even at 64. For up to 16 queries on a longer cache the formula takes 0.4 to 0.7.
     """
     queries, keys = q.shape[2], k.shape[2]
     few = queries <= 16 or (v.shape[-1] > q.shape[-1] and queries * keys <= 96 * 96)
