@@ -155,6 +155,14 @@ def test_a_target_outside_the_vocabulary(target: int, chunk: int | None) -> None
         token_losses(hidden, head, targets, chunk=chunk)
 
 
+def test_where_targets_cannot_be_looked_at_the_loss_of_one_outside_is_not_a_number() -> None:
+    """On a GPU, looking would wait for it; in a compiled graph it cannot be done."""
+    hidden, head, targets = problem()
+    targets[1, 2] = 50
+    losses = torch.compile(token_losses, backend="aot_eager", fullgraph=True)(hidden, head, targets, chunk=16)
+    assert losses[1, 2].isnan() and losses.isnan().sum() == 1
+
+
 def test_arguments_that_do_not_fit() -> None:
     hidden, head, targets = problem()
     with pytest.raises(ValueError, match=r"head: got \[50, 5\] for hidden \[2, 9, 6\], needs \[vocabulary, width\]"):
