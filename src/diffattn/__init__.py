@@ -1,6 +1,6 @@
 """Differential attention for PyTorch: operators, layers, models and fair comparisons.
 
-The names below are the public ones. They load on first use, so that `import diffattn` and `diffattn --help` stay instant.
+The names below are the public ones. They load on first use, so that `import diffattn` stays instant.
 """
 
 import importlib

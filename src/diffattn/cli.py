@@ -213,7 +213,7 @@ def evaluate(argv: list[str]) -> int:
 
         Args:
             model: A model folder, for instance runs/quick/text-diff_v1-lr0.005-s0/model.
-            source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or a data set's name.
+            source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME.
             split: "dev" or "test".
             tokens: At most so many tokens.
             batch_size: Windows at a time; changes no number.
@@ -296,7 +296,7 @@ def data(argv: list[str]) -> int:
         """Prepares a corpus: 90/5/5 by document, tokenised, packed, with a manifest.
 
         Args:
-            source: "stdlib", a file, a folder, a glob, JSONL, parquet or a Hugging Face data set's name.
+            source: "stdlib", a file, folder or glob, JSONL, parquet, or hf:OWNER/NAME[:CONFIG] (Hugging Face).
             tokenizer: "bytes", "bpe" (trained on the training split) or a path to a tokenizer.json.
             vocab_size: Entries of a trained vocabulary.
             text_field: The field of JSONL, parquet or a data set that holds the text.

@@ -35,7 +35,7 @@ class Batch(NamedTuple):
 
     @property
     def mixed(self) -> Tensor | None:
-        """The documents, or None where no window holds two: then nothing must be kept apart, and no mask is paid for."""
+        """The documents; None where no window holds two, so that no mask is paid for where nothing is kept apart."""
         whole = bool((self.documents == self.documents[:, :1]).all()) and bool((self.documents[:, 0] >= 0).all())
         return None if whole else self.documents
 

@@ -22,9 +22,7 @@ def text() -> Task:
         name="text",
         data=TextData(),
         model=ModelConfig(width=96, layers=3, context=256, ffn_width=256),
-        train=TrainConfig(
-            steps=250, batch_size=4, learning_rate=5e-3, precision="float32", evals=6, eval_tokens=16384
-        ),
+        train=TrainConfig(steps=250, batch_size=4, learning_rate=5e-3, precision="float32", evals=6, eval_tokens=16384),
         arms=standard_arms(heads=6),
         recorded_sd=0.03,
         recorded_sd_source="paired differences in pilot runs of this task, 3 seeds",
