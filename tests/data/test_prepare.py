@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -166,11 +168,23 @@ def test_a_place_that_cannot_be_written_is_named(source: Path, tmp_path: Path) -
         prepare(TextData(source=str(source)), tmp_path / "file" / "cache")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
-def test_a_read_only_folder_is_named(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir(mode=0o555)
-    with pytest.raises(DataError, match=r"Permission denied .* set DIFFATTN_CACHE"):
-        prepare(TextData(source=str(source)), tmp_path / "cache")
+def test_a_read_only_folder_is_named(source: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        config = TextData(source=str(shutil.copytree(source, place / "text")))
+        prepare(config, place / "warm")  # so that nothing is left to import, which an ordinary user might not read
+        (place / "cache").mkdir()
+        for folder, mode in ((place / "cache", 0o555), (place, 0o755)):
+            folder.chmod(mode)
+        # The superuser may write everywhere, so the test steps down where it is run as one.
+        ordinary = 65534 if os.geteuid() == 0 else os.geteuid()
+        before = os.geteuid()
+        os.seteuid(ordinary)
+        try:
+            with pytest.raises(DataError, match=r"Permission denied .* set DIFFATTN_CACHE"):
+                prepare(config, place / "cache")
+        finally:
+            os.seteuid(before)
 
 
 def test_a_full_disk_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

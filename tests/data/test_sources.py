@@ -73,7 +73,7 @@ def test_a_hub_data_set_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_real_datasets_package_streams_a_local_folder(tmp_path: Path) -> None:
-    pytest.importorskip("datasets", reason="the package datasets (extra `data`) is not installed")
+    pytest.importorskip("datasets")
     pyarrow.parquet.write_table(pa.table({"text": ["one", "two"]}), tmp_path / "x.parquet")
     assert read(f"hf:{tmp_path}") == ["one", "two"]
 
