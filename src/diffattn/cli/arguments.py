@@ -1,0 +1,49 @@
+"""What the verbs share: leading words, flags that decide which options exist, and tyro for the rest."""
+
+import difflib
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+
+def parse(target: Callable[..., Any], argv: list[str], verb: str, **options: Any) -> Any:
+    """Parse argv into target's arguments (dotted for nested configs) and call it; mistakes exit with status 2."""
+    import tyro
+
+    return tyro.cli(target, args=argv, prog=f"diffattn {verb}", **options)
+
+
+def first(argv: list[str], verb: str, what: str, listing: str) -> tuple[str, list[str]]:
+    """Takes the leading word of a verb (a recipe, a folder); without one it prints what there is to choose from."""
+    if argv and not argv[0].startswith("-"):
+        return argv[0], argv[1:]
+    if argv and argv[0] in ("-h", "--help"):
+        print(
+            f"usage: diffattn {verb} {what} [OPTIONS]        diffattn {verb} NAME --help tells the options\n\n{listing}"
+        )
+        raise SystemExit(0)
+    raise ValueError(f"`diffattn {verb}` needs {what} first\n{listing}")
+
+
+def take(argv: list[str], *flags: str) -> tuple[list[str], dict[str, str | None]]:
+    """Takes flags that decide which options exist out of argv, before the options themselves are parsed."""
+    rest, found = list(argv), dict.fromkeys(flags)
+    for flag in flags:
+        if flag in rest:
+            at = rest.index(flag)
+            if at + 1 >= len(rest):
+                raise ValueError(f"{flag} needs a value")
+            found[flag] = rest[at + 1]
+            del rest[at : at + 2]
+    return rest, found
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """Give ", did you mean ...?" where a known word is close, else nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def command(verb: str, argv: list[str]) -> str:
+    """Write a call as it would be typed, for reports."""
+    return shlex.join(["diffattn", verb, *argv])

@@ -1,0 +1,94 @@
+"""The laboratory's verbs: compare, report, verdict."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import AvoidSubcommands, Positional, arg
+
+from diffattn.cli.arguments import command, first, parse
+
+
+def compare(argv: list[str]) -> int:
+    """Train a recipe's arms fairly and write the report (runs what is missing, goes on where it stopped)."""
+    from diffattn import recipes
+
+    listing = "\n".join(f"  {name:<14}{recipes.get(name).description}" for name in recipes.names())
+    name, rest = first(argv, "compare", "RECIPE", listing)
+    plan = recipes.get(name)
+    from diffattn.lab import runner
+    from diffattn.lab.plan import Task
+
+    def run(
+        task: Annotated[Task, arg(name="")] = plan.tasks[0],
+        out: Path | None = None,
+        arms: tuple[str, ...] = (),
+        dry_run: bool = False,
+        hours: float | None = None,
+        confirm: tuple[str, ...] = (),
+        workers: int | None = None,
+    ) -> int:
+        """Compares the arms of a recipe; dotted options change its first task.
+
+        Args:
+            task: The first task of the recipe.
+            out: Folder of the runs and the report; runs/RECIPE when left out.
+            arms: Only these arms (the baseline always stays).
+            dry_run: Say what the plan costs and what difference it can see; train nothing.
+            hours: Say how many seeds fit into so many hours and what they can see; train nothing.
+            confirm: After a screen: these arms (at most 4) again on fresh seeds, as a plan of its own.
+            workers: Runs side by side; chosen from the cores when left out.
+        """
+        chosen = tuple(runner.select(each, arms) if arms else each for each in (task, *plan.tasks[1:]))
+        resolved = replace(plan, tasks=chosen)
+        folder = out or Path("runs") / plan.name
+        report = runner.compare(
+            resolved,
+            folder,
+            workers=workers,
+            dry_run=dry_run,
+            hours=hours,
+            confirm=confirm,
+            command=command("compare", argv),
+        )
+        if report is not None:
+            print(report)
+        return 0
+
+    return parse(run, rest, f"compare {name}", config=(AvoidSubcommands,))
+
+
+def report(argv: list[str]) -> int:
+    """Write report.html, report.json and report.md again from a plan's folder. Needs no torch."""
+
+    def run(folder: Annotated[Path, Positional]) -> int:
+        """Writes the report of a plan's folder.
+
+        Args:
+            folder: For instance runs/quick.
+        """
+        from diffattn.lab.report import write_report
+
+        print(write_report(folder))
+        return 0
+
+    return parse(run, argv, "report")
+
+
+def verdict(argv: list[str]) -> int:
+    """Judge losses from any trainer: a CSV with the columns arm, seed, budget, loss. Needs no torch."""
+
+    def run(losses: Annotated[Path, Positional], baseline: str | None = None, margin: float | None = None) -> int:
+        """Prints intervals and verdict sentences.
+
+        Args:
+            losses: CSV with a header: arm, seed, budget (full, quarter or ruler), loss.
+            baseline: The arm that the others are compared with; softmax, baseline or transformer when left out.
+            margin: The smallest difference that matters, in nats; 0.43 of the ruler's effect when left out.
+        """
+        from diffattn.lab.verdict import verdict as judge
+
+        print(judge(losses, baseline=baseline, margin=margin))
+        return 0
+
+    return parse(run, argv, "verdict")

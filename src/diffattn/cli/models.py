@@ -1,0 +1,125 @@
+"""The verbs of one model: train, eval, generate."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import AvoidSubcommands, Positional, arg
+
+from diffattn.cli.arguments import parse, take
+
+
+def train(argv: list[str]) -> int:
+    """Train one model: `--variant NAME` chooses the attention, `--from config.json` repeats a run."""
+    from diffattn import variants
+    from diffattn.data import TextData, data_from_dict, open_data
+    from diffattn.model.config import ModelConfig
+    from diffattn.train.config import RunConfig, TrainConfig
+    from diffattn.train.trainer import train as train_run
+
+    argv, chosen = take(argv, "--from", "--variant", "--task", "--plugin")
+    if chosen["--plugin"]:
+        variants.load_plugin(chosen["--plugin"])
+    preset = RunConfig(model=ModelConfig(), data=TextData(), train=TrainConfig())
+    if path := chosen["--from"]:
+        preset = RunConfig.from_dict(json.loads(Path(path).read_text()))
+    if name := chosen["--variant"]:
+        preset = replace(preset, model=replace(preset.model, mixer=variants.get(name)()))
+    if task := chosen["--task"]:
+        preset = replace(preset, data=data_from_dict({"kind": "synthetic", "task": task}))
+
+    def run(config: Annotated[RunConfig, arg(name="")] = preset, out: Path = Path("runs/train")) -> int:
+        """Trains one model into a run folder; the same command goes on where a stopped run ended.
+
+        The vocabulary is the data's, unless --from names a whole config.
+
+        Args:
+            config: What to train, and how.
+            out: The run folder.
+        """
+        if not chosen["--from"]:
+            data = open_data(config.data, context=config.model.context, batch_size=1, seed=config.seed)
+            config = replace(config, model=replace(config.model, vocab_size=data.vocab_size))
+        outcome = train_run(config, out)
+        print(out / "model" if outcome.status == "finished" else out)
+        return 0 if outcome.status == "finished" else 1
+
+    return parse(run, argv, "train", config=(AvoidSubcommands,))
+
+
+def evaluate(argv: list[str]) -> int:
+    """Held-out loss of a model folder on a corpus: nats, bits per byte, loss by position."""
+
+    def run(
+        model: Annotated[Path, Positional],
+        source: str = "stdlib",
+        split: Literal["dev", "test"] = "dev",
+        tokens: int | None = None,
+        batch_size: int = 8,
+    ) -> int:
+        """Prints the held-out loss of a model as JSON.
+
+        Args:
+            model: A model folder, for instance runs/quick/text-diff_v1-lr0.005-s0/model.
+            source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME.
+            split: "dev" or "test".
+            tokens: At most so many tokens.
+            batch_size: Windows at a time; changes no number.
+        """
+        from diffattn.evals.perplexity import evaluate_folder
+
+        print(json.dumps(evaluate_folder(model, source, split=split, tokens=tokens, batch_size=batch_size).to_dict()))
+        return 0
+
+    return parse(run, argv, "eval")
+
+
+def generate(argv: list[str]) -> int:
+    """Continue a text with a model folder."""
+
+    def run(
+        model: Annotated[Path, Positional],
+        prompt: str,
+        max_new_tokens: int = 100,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int = 0,
+    ) -> int:
+        """Prints the prompt and its continuation.
+
+        Args:
+            model: A model folder with a tokenizer, for instance a run's model/.
+            prompt: The beginning of the text.
+            max_new_tokens: Tokens to add.
+            temperature: 0 is greedy.
+            top_k: Sample from the k most likely tokens.
+            top_p: Sample from the most likely tokens that hold this share of the probability.
+            min_p: Sample from tokens at least this likely, relative to the most likely one.
+            seed: The same seed gives the same text.
+        """
+        import torch
+
+        from diffattn.data.tokenizer import Bytes, Subwords
+        from diffattn.hub.convert import TOKENIZER, load
+
+        decoder = load(model)
+        vocabulary = model / TOKENIZER
+        tokenizer = Subwords(vocabulary) if vocabulary.is_file() else Bytes()
+        ids = torch.from_numpy(tokenizer.encode([prompt.encode()])[0].astype("int64"))[None]
+        ids = decoder.generate(
+            ids,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            eos=tokenizer.end,
+        )
+        print(tokenizer.decode(ids[0].tolist()))
+        return 0
+
+    return parse(run, argv, "generate")
