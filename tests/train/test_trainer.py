@@ -11,7 +11,7 @@ import torch
 
 from diffattn.data import SyntheticData, TextData
 from diffattn.hub import convert
-from diffattn.train import checkpoint, trainer
+from diffattn.train import checkpoint, files, trainer
 from diffattn.train.trainer import Outcome, train
 from support.training import rows, tiny_run
 
@@ -197,9 +197,9 @@ def _snapshot(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("failing", ["save_file", "_to_disk"])
-def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch, failing):
-    real, calls = getattr(checkpoint, failing), []
+@pytest.mark.parametrize(("module", "failing"), [(checkpoint, "save_file"), (files, "_to_disk")])
+def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch, module, failing):
+    real, calls = getattr(module, failing), []
 
     def full(*arguments):
         if (tmp_path / "checkpoints" / "step-000002").exists():
@@ -208,7 +208,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch, failing)
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, failing, full)
+        patch.setattr(module, failing, full)
         with pytest.raises(ValueError, match=r"cannot write the run folder .*: No space left on device") as caught:
             train(tiny_run(save_every=2), tmp_path, quiet=True)
     assert calls

@@ -1,5 +1,6 @@
 """The laboratory's verbs: compare, report, verdict."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ def compare(argv: list[str]) -> int:
     name, rest = first(argv, "compare", "RECIPE", listing)
     plan = recipes.get(name)
     from diffattn.lab import runner
+    from diffattn.lab.manifest import changes
     from diffattn.lab.plan import Task
 
     def run(
@@ -42,6 +44,8 @@ def compare(argv: list[str]) -> int:
         chosen = tuple(runner.select(each, arms) if arms else each for each in (task, *plan.tasks[1:]))
         resolved = replace(plan, tasks=chosen)
         folder = out or Path("runs") / plan.name
+        for change in changes(plan, resolved):
+            print(f"differs from the recipe: {change}", file=sys.stderr)
         report = runner.compare(
             resolved,
             folder,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.lab.plan import SWEEP_SEED, Plan, Run, Task, resolve
-from diffattn.lab.worker import write_json
+from diffattn.train.files import differences, write_json
 
 FILE = "plan.json"
 UNITS = {"loss": "nats", "tokens_to_50": "tokens"}
@@ -78,25 +78,19 @@ def refuse_another(plan: Plan, folder: Path) -> None:
     before = read_plan(folder)
     if before is None or before["hash"] == plan.hash():
         return
-    # Through JSON, so that a tuple here and a list there are the same.
-    now = json.loads(json.dumps(plan.to_dict()))
-    changes = list(differences(before["definition"], now))
-    shown = "; ".join(changes[:4]) + (f"; and {len(changes) - 4} more" if len(changes) > 4 else "")
+    found = changes(before["definition"], plan)
+    shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
     raise ValueError(
         f"{folder} holds runs of another plan: {shown}. A plan is fixed before its first run; give the new one its "
         f"own folder: --out {folder.with_name(folder.name + '-2')}"
     )
 
 
-def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Say where two JSON values differ, as dotted paths with both values."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in [*before, *(key for key in now if key not in before)]:
-            yield from differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
-    elif isinstance(before, list) and isinstance(now, list) and _named(before) and _named(now):
-        yield from differences(_by_name(before), _by_name(now), path)
-    elif before != now:
-        yield f"{path} was {_short(before)}, is {_short(now)}"
+def changes(before: Plan | dict[str, Any], now: Plan) -> list[str]:
+    """Say where two plans differ, as dotted paths with both values."""
+    # Through JSON, so that a tuple here and a list there are the same.
+    then, here = (json.loads(json.dumps(plan.to_dict() if isinstance(plan, Plan) else plan)) for plan in (before, now))
+    return [f"{path} was {_short(old)}, is {_short(new)}" for path, old, new in differences(then, here)]
 
 
 def learning_rate_policy(task: Task, chosen: Mapping[str, float]) -> str:
@@ -156,14 +150,6 @@ def _arms(task: Task) -> Iterator[dict[str, Any]]:
         }
 
 
-def _named(items: list[Any]) -> bool:
-    return bool(items) and all(isinstance(item, dict) and "name" in item for item in items)
-
-
-def _by_name(items: list[Any]) -> dict[str, Any]:
-    return {item["name"]: item for item in items}
-
-
 def _short(value: Any) -> str:
-    text = "absent" if value is None else json.dumps(value)
+    text = "absent" if value in (None, "absent") else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."

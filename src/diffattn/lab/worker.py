@@ -83,10 +83,12 @@ def evaluate_run(run: Any, folder: Path, *, maps: bool) -> None:
     from diffattn.evals.maps import sentence_maps
     from diffattn.evals.perplexity import evaluate
     from diffattn.hub.convert import load
+    from diffattn.train.files import write_json
 
     test, attention = folder / "evals" / "test.json", folder / "evals" / "maps.json"
     if test.exists() and (attention.exists() or not maps):
         return
+    test.parent.mkdir(exist_ok=True)
     data = open_data(run.data, context=run.model.context, batch_size=run.train.batch_size, seed=run.seed)
     model = load(folder / "model").eval()
     if not test.exists():
@@ -95,14 +97,6 @@ def evaluate_run(run: Any, folder: Path, *, maps: bool) -> None:
     if maps and not attention.exists():
         ids = data.sentence()
         write_json(attention, sentence_maps(model, ids, data.labels(ids)))
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON that appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
-    os.replace(temporary, path)
 
 
 def _with_redrawn_attention(run: Any, folder: Path) -> Any:

@@ -5,10 +5,8 @@ when its files are on the disk, so whatever has the name can be gone on from, wh
 """
 
 import json
-import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from diffattn.train.files import atomic_folder, differences
 from diffattn.train.optim import AdamW
 
 
@@ -88,7 +87,8 @@ def tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def refuse_difference(there: Mapping[str, Any], here: Mapping[str, Any], owner: str) -> None:
     """Raise ValueError naming up to three entries in which `owner` (there) differs from this run (here)."""
-    lines = _differences(json.loads(json.dumps(there)), json.loads(json.dumps(here)), "")
+    pairs = differences(json.loads(json.dumps(there)), json.loads(json.dumps(here)))
+    lines = [f"{path} is {before} there and {now} here" for path, before, now in pairs]
     if lines:
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise ValueError(
@@ -96,57 +96,5 @@ def refuse_difference(there: Mapping[str, Any], here: Mapping[str, Any], owner: 
         )
 
 
-def _differences(there: Any, here: Any, name: str) -> list[str]:
-    if isinstance(there, dict) and isinstance(here, dict):
-        keys = sorted({*there, *here})
-        return [
-            line
-            for key in keys
-            for line in _differences(
-                there.get(key, "absent"), here.get(key, "absent"), f"{name}.{key}" if name else key
-            )
-        ]
-    return [] if there == here else [f"{name} is {there} there and {here} here"]
-
-
 def _shapes(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
     return {f"weight {name}": f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in state.items()}
-
-
-@contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
-    """Give a temporary folder that becomes `target` when the block ends well and disappears when it does not."""
-    partial = target.parent / f".{target.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        for path in partial.iterdir():
-            _to_disk(path)
-        _to_disk(partial)
-        partial.rename(target)
-        _to_disk(target.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Replace a small JSON file in one move, so that it is never read half-written."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
-        _to_disk(partial)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until a file's bytes, or a folder's entries, would survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

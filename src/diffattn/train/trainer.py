@@ -17,6 +17,7 @@ from diffattn.hub import convert
 from diffattn.ops.loss import cross_entropy
 from diffattn.train import checkpoint, profile
 from diffattn.train.config import RunConfig
+from diffattn.train.files import write_json
 from diffattn.train.metrics import Display, Metrics, open_trackers
 from diffattn.train.nonfinite import locate
 from diffattn.train.optim import AdamW, learning_rate
@@ -93,11 +94,11 @@ class _Loop:
         if saved:
             progress = checkpoint.restore(saved[-1], self.model, self.optimizer, self.fingerprint)
         else:
-            checkpoint.write_json(self.folder / "config.json", self.run.to_dict())
+            write_json(self.folder / "config.json", self.run.to_dict())
         self.step, self.seconds, self.loss = progress.step, progress.seconds, progress.loss
         self.peak = profile.peak_flops(self.device, self.dtype, self.threads)
         described = environment(self.device, precision, self.threads, self.peak)
-        checkpoint.write_json(self.folder / "environment.json", described)
+        write_json(self.folder / "environment.json", described)
         trackers = open_trackers(self.run, self.folder, self.step)
         self.metrics = Metrics(self.folder / "metrics.jsonl", progress.metrics_bytes, trackers)
         stack.callback(self.metrics.close)
@@ -213,7 +214,7 @@ class _Loop:
         self._write(row, 0.0)
         if self.step == self.config.steps:
             (self.folder / "evals").mkdir(exist_ok=True)
-            checkpoint.write_json(self.folder / "evals" / "dev.json", heldout.to_dict())
+            write_json(self.folder / "evals" / "dev.json", heldout.to_dict())
         self.clock = time.perf_counter()
 
     def _row(self, kind: str, **values: Any) -> dict[str, Any]:
@@ -261,7 +262,7 @@ class _Loop:
 
     def _done(self, status: str, step: int, *, layer: str | None, back_to: str | None) -> None:
         self.metrics.sync()
-        checkpoint.write_json(
+        write_json(
             self.folder / "done",
             {
                 "status": status,
