@@ -26,13 +26,20 @@ def test_help_lists_every_verb(capsys):
         (["train", "--variant", "dif_v1"], "diff_v1"),
         (["train", "--from", "no-such-config.json"], "no-such-config.json"),
         (["info", "variant"], "did you mean 'variants'"),
+        (["train", "--task", "recal"], "did you mean 'recall'"),
+        (["compare", "quick", "--dry-run", "--data.source", "no-such-file.txt"], "no-such-file.txt"),
+        (["compare", "smoke", "--hours", "nan"], "--hours is nan"),
+        (["compare", "smoke", "--hours", "-1"], "--hours is -1"),
+        (["compare", "smoke", "--out", __file__], "is a file"),
+        (["train", "--from", __file__], "is not the config.json of a run"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it_and_exit_status_2(argv, says, capsys):
     assert main(argv) == 2
     captured = capsys.readouterr()
     assert says in captured.err
-    assert captured.err.startswith("diffattn: ")
+    mistake = [line for line in captured.err.splitlines() if not line.startswith("differs from the recipe: ")]
+    assert mistake[0].startswith("diffattn: ")
     assert captured.out == ""
 
 
@@ -40,3 +47,22 @@ def test_info_lists_variants_with_their_formula_lines(capsys):
     assert main(["info", "variants"]) == 0
     printed = capsys.readouterr().out
     assert "diff_v1" in printed and "2410.05258" in printed
+
+
+def test_info_has_help(capsys):
+    assert main(["info", "--help"]) == 0
+    assert "variants" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("config", ['{"model": {"mixer": 3}, "data": {"kind": "text"}, "train": {}}', "[]", "{}"])
+def test_a_file_that_is_no_run_config_is_named(config, tmp_path, capsys):
+    (tmp_path / "x.json").write_text(config)
+    assert main(["train", "--from", str(tmp_path / "x.json")]) == 2
+    assert "x.json is not the config.json of a run" in capsys.readouterr().err
+
+
+def test_options_that_differ_from_the_recipe_are_printed(capsys):
+    assert main(["compare", "smoke", "--dry-run", "--train.steps", "5"]) == 0
+    captured = capsys.readouterr()
+    assert "tasks.text.train.steps was 16, is 5" in captured.err
+    assert "diff_v1" in captured.out

@@ -3,11 +3,16 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import AvoidSubcommands, Positional, arg
 
-from diffattn.cli.arguments import parse, take
+from diffattn.cli.arguments import nearest, parse, take
+
+if TYPE_CHECKING:
+    from diffattn.train.config import RunConfig
+
+TASKS = ("recall", "induction", "needle")
 
 
 def train(argv: list[str]) -> int:
@@ -23,10 +28,12 @@ def train(argv: list[str]) -> int:
         variants.load_plugin(chosen["--plugin"])
     preset = RunConfig(model=ModelConfig(), data=TextData(), train=TrainConfig())
     if path := chosen["--from"]:
-        preset = RunConfig.from_dict(json.loads(Path(path).read_text()))
+        preset = _read_config(Path(path))
     if name := chosen["--variant"]:
         preset = replace(preset, model=replace(preset.model, mixer=variants.get(name)()))
     if task := chosen["--task"]:
+        if task not in TASKS:
+            raise ValueError(f"unknown task {task!r}{nearest(task, list(TASKS))}; there are {', '.join(TASKS)}")
         preset = replace(preset, data=data_from_dict({"kind": "synthetic", "task": task}))
 
     def run(config: Annotated[RunConfig, arg(name="")] = preset, out: Path = Path("runs/train")) -> int:
@@ -46,6 +53,15 @@ def train(argv: list[str]) -> int:
         return 0 if outcome.status == "finished" else 1
 
     return parse(run, argv, "train", config=(AvoidSubcommands,))
+
+
+def _read_config(path: Path) -> "RunConfig":
+    from diffattn.train.config import RunConfig
+
+    try:
+        return RunConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not the config.json of a run: {error}") from error
 
 
 def evaluate(argv: list[str]) -> int:
@@ -108,6 +124,11 @@ def generate(argv: list[str]) -> int:
         decoder = load(model)
         vocabulary = model / TOKENIZER
         tokenizer = Subwords(vocabulary) if vocabulary.is_file() else Bytes()
+        if tokenizer.vocab_size > decoder.config.vocab_size:
+            raise ValueError(
+                f"the model in {model} has {decoder.config.vocab_size} token ids, too few for text "
+                f"({tokenizer.vocab_size}); it was trained on a synthetic task, or its {TOKENIZER} is missing"
+            )
         ids = torch.from_numpy(tokenizer.encode([prompt.encode()])[0].astype("int64"))[None]
         ids = decoder.generate(
             ids,

@@ -53,6 +53,9 @@ def data(argv: list[str]) -> int:
 
 def info(argv: list[str]) -> int:
     """What this installation has: versions, implementations, variants, sizes, recipes."""
+    if argv and argv[0] in ("-h", "--help"):
+        print("usage: diffattn info [variants|implementations|sizes|recipes]")
+        return 0
     import torch
 
     import diffattn

@@ -1,7 +1,8 @@
 """Held-out loss and its parts, as sums and counts over tokens: how they were batched cannot change them."""
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -97,13 +98,21 @@ def evaluate_folder(
     model = load(folder)
     tokenizer = Path(folder) / TOKENIZER
     config = TextData(source=source, tokenizer=str(tokenizer) if tokenizer.is_file() else "bytes")
-    data = open_data(config, context=model.config.context, batch_size=batch_size, seed=0)
+    # Opened with single windows: a text too short for a training batch can still be scored.
+    data = open_data(config, context=model.config.context, batch_size=1, seed=0)
     if data.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"the model in {folder} has {model.config.vocab_size} token ids, "
             f"{config.tokenizer} have {data.vocab_size}; put the {TOKENIZER} it was trained with into its folder"
         )
-    return evaluate(model, data.evaluation(split, tokens), data.token_bytes)
+    return evaluate(model, _together(data.evaluation(split, tokens), batch_size), data.token_bytes)
+
+
+def _together(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
+    """Join up to `size` batches into one."""
+    batches = iter(batches)
+    while group := list(itertools.islice(batches, size)):
+        yield Batch(*(torch.cat(columns) for columns in zip(*group, strict=True)))
 
 
 def _scored(model: Decoder, batch: Batch) -> dict[str, np.ndarray]:

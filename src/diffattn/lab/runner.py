@@ -42,12 +42,17 @@ def compare(
     process that trains keeps dying. KeyboardInterrupt: everything is saved, the same call goes on.
     """
     out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; --out needs a folder for the runs and the report")
+    if hours is not None and not 0 < hours < float("inf"):
+        raise ValueError(f"--hours is {hours:g}; it needs a positive number of hours")
     plan.validate()
     if confirm:
         plan, out = confirmation(plan, out, confirm), out.with_name(f"{out.name}-confirm")
         plan.validate()
     workers, threads, devices = layout(plan, workers)
     if dry_run or hours is not None:
+        _check_data(plan)
         print(forecast.describe(plan, workers=workers, threads=threads, hours=hours))
         return None
     manifest.refuse_another(plan, out)
@@ -71,6 +76,15 @@ def compare(
         if comparison.dead:
             raise ChildProcessError("; ".join(comparison.dead))
         return report
+
+
+def _check_data(plan: Plan) -> None:
+    """Refuse data that cannot be used before anything is forecast; data sets of a hub are not fetched for that."""
+    from diffattn.data import TextData, open_data
+
+    for task in plan.tasks:
+        if not (isinstance(task.data, TextData) and task.data.source.startswith("hf:")):
+            open_data(task.data, context=task.model.context, batch_size=task.train.sequences, seed=0)
 
 
 def layout(plan: Plan, workers: int | None = None) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ def quick() -> Plan:
     """A byte-level text screen, and recall and needle, where attention decides."""
     return Plan(
         name="quick",
-        description="Bytes of the standard library, recall and needle; 4 arms, 3 seeds: a screen in under 10 minutes.",
+        description="A byte-level text screen, recall and needle; 4 arms, 3 seeds, under 10 minutes on two cores.",
         tasks=(text(), recall(), needle()),
     )
 
