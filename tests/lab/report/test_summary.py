@@ -169,12 +169,67 @@ def test_a_folder_that_is_no_plan_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "cannot be read"), ("[]", "is not a plan"), ('{"tasks": [{"name": "x"}]}', "lacks the key 'runs'")],
+    [
+        ("{", "cannot be read"),
+        ("[]", "an object should be"),
+        ('{"tasks": [1]}', r"holds 1 where an object should be \(tasks\[0\]\)"),
+        ('{"tasks": [{"name": "x"}]}', r"lacks the key 'runs' in tasks\[0\]"),
+        ('{"tasks": []}', "lacks the key 'name'"),
+    ],
 )
 def test_a_plan_that_cannot_be_used_is_refused_by_name(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "plan.json").write_text(content)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"plan\.json.*{message}.*compare"):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["arms", "baseline", "metric", "seeds", "chosen", "context", "data", "tokens"])
+def test_a_task_without_one_of_its_keys_is_refused_by_name(tmp_path: Path, key: str) -> None:
+    path = write_plan(tmp_path / "quick", Story(tasks=("text",), started=False))
+    plan = read(path / "plan.json")
+    del plan["tasks"][0][key]
+    (path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(ValueError, match=rf"plan\.json lacks the key '{key}' in tasks\[0\]"):
+        write_report(path)
+
+
+def test_a_baseline_that_is_no_arm_is_refused(tmp_path: Path) -> None:
+    path = write_plan(tmp_path / "quick", Story(tasks=("text",), started=False))
+    plan = read(path / "plan.json")
+    plan["tasks"][0]["baseline"] = "lost"
+    (path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(ValueError, match="task 'text' has no arm 'lost'"):
+        write_report(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metrics.jsonl", b"[1]\n", r", line 1, holds \[1\] where an object should be"),
+        ("metrics.jsonl", b"\xff\xfe\x00\n", " cannot be read"),
+        ("metrics.jsonl", b'{"kind":"eval","split":"dev"}\n', ", line 1, lacks the key 'step'"),
+        ("environment.json", b"[]", " holds .* where an object should be"),
+        ("config.json", b"{}", " lacks the key 'model'"),
+        ("done", b'{"status":"finished"}', " lacks the key 'loss'"),
+        ("evals/dev.json", b"{}", " lacks the key 'loss'"),
+        ("evals/dev.json", b"[]", " holds .* where an object should be"),
+        ("evals/dev.json", b'{"loss":true}', r" holds True where a number should be \(loss\)"),
+        ("evals/maps.json", b'{"tokens":["a"],"heads":[1]}', r" holds 1 where an object should be \(heads\[0\]\)"),
+    ],
+)
+def test_a_file_of_another_shape_is_named_with_its_run(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = write_plan(tmp_path / "quick", Story(tasks=("text",)))
+    (path / "text-softmax-lr0.005-s0" / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"text-softmax-lr0\.005-s0/{name}{message}"):
+        write_report(path)
+
+
+def test_a_finished_run_without_its_curve_leaves_a_report(tmp_path: Path) -> None:
+    path = write_plan(tmp_path / "quick", Story(tasks=("text",)))
+    for run in path.glob("text-diff_v2-lr0.005-s*"):
+        (run / "metrics.jsonl").write_bytes(b"")
+    write_report(path)
+    assert "—" in (path / "report.md").read_text()
 
 
 def test_a_damaged_file_is_named_and_the_old_report_stays(tmp_path: Path) -> None:

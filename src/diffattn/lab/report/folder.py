@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diffattn.lab.report import shapes
+
 SPLITS = ("dev", "test")
+REMEDY = "delete it, and `diffattn compare` makes it again"
+REMEDY_OF_RUN = "delete its run folder and run the comparison again"
+REMEDY_OF_PLAN = "it was written by another version, or by hand; run `diffattn compare` again in a new folder"
 
 
 @dataclass(frozen=True)
@@ -56,24 +61,24 @@ def read_folder(path: Path) -> Folder:
             f"{path} is not the folder of a comparison: it has no plan.json. "
             "Give a folder that `diffattn compare` has written, for example runs/quick."
         )
-    plan = _read(path / "plan.json")
-    if not isinstance(plan, dict) or not isinstance(plan.get("tasks"), list):
-        raise ValueError(
-            f'{path / "plan.json"} is not a plan: expected an object with a list "tasks", as `diffattn compare` writes.'
-        )
-    try:
-        tasks = [Task(task, [_read_run(path, run) for run in task["runs"]]) for task in plan["tasks"]]
-    except KeyError as error:
-        raise ValueError(
-            f"{path / 'plan.json'} lacks the key {error}: it was written by another version, or by hand. "
-            "Run `diffattn compare` again in a new folder."
-        ) from error
-    return Folder(plan, tasks)
+    plan = _read(path / "plan.json", shapes.PLAN, REMEDY_OF_PLAN)
+    for task in plan["tasks"]:
+        arms = [arm["name"] for arm in task["arms"]]
+        for name in (task["baseline"], *(run["arm"] for run in task["runs"])):
+            if name not in arms:
+                raise ValueError(
+                    f"{path / 'plan.json'}: task '{task['name']}' has no arm '{name}', only {', '.join(arms)}; "
+                    f"{REMEDY_OF_PLAN}."
+                )
+    return Folder(plan, [Task(task, [_read_run(path, run) for run in task["runs"]]) for task in plan["tasks"]])
 
 
 def _read_run(path: Path, planned: dict[str, Any]) -> Run:
     folder = path / planned["folder"]
-    done = _read(folder / "done", {})
+    done = _read_if_there(folder / "done", shapes.DONE) or {}
+    if done.get("status") == "finished":
+        _check(done, shapes.FINISHED, folder / "done", REMEDY)
+    evals = folder / "evals"
     rows = _rows(folder / "metrics.jsonl")
     return Run(
         folder=planned["folder"],
@@ -84,34 +89,46 @@ def _read_run(path: Path, planned: dict[str, Any]) -> Run:
         sweep=planned["sweep"],
         status=done.get("status") or ("unfinished" if folder.is_dir() else "planned"),
         done=done,
-        config=_read(folder / "config.json", {}),
-        environment=_read(folder / "environment.json", {}),
+        config=_read_if_there(folder / "config.json", shapes.CONFIG) or {},
+        environment=_read_if_there(folder / "environment.json", shapes.ENVIRONMENT) or {},
         train=[row for row in rows if row["kind"] == "train"],
         evals=[row for row in rows if row["kind"] == "eval" and row["split"] == "dev"],
         lambdas=[row for row in rows if row["kind"] == "lambda"],
-        heldout={s: _read(folder / "evals" / f"{s}.json") for s in SPLITS if (folder / "evals" / f"{s}.json").exists()},
-        maps=_read(folder / "evals" / "maps.json", None),
+        heldout={s: found for s in SPLITS if (found := _read_if_there(evals / f"{s}.json", shapes.HELDOUT))},
+        maps=_read_if_there(evals / "maps.json", shapes.MAPS),
     )
 
 
-def _read(path: Path, *default: Any) -> Any:
-    if default and not path.exists():
-        return default[0]
+def _read_if_there(path: Path, shape: dict[str, Any]) -> Any:
+    return _read(path, shape, REMEDY) if path.exists() else None
+
+
+def _read(path: Path, shape: dict[str, Any], remedy: str) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ValueError(
-            f"{path} cannot be read ({error}): delete it, and `diffattn compare` makes it again."
-        ) from error
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): {remedy}.") from error
+    _check(value, shape, path, remedy)
+    return value
+
+
+def _check(value: Any, shape: dict[str, Any], where: Path | str, remedy: str) -> None:
+    words = shapes.fault(value, shape)
+    if words:
+        raise ValueError(f"{where} {words}: {remedy}.")
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSON-lines file; a last line still being written is left out."""
     if not path.exists():
         return []
-    *lines, unfinished = path.read_text(encoding="utf-8").split("\n")
-    del unfinished
     try:
-        return [json.loads(line) for line in lines if line]
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): delete its run folder and run the comparison again.") from error
+        *lines, unfinished = path.read_bytes().split(b"\n")
+        del unfinished
+        rows = [(number, json.loads(line)) for number, line in enumerate(lines, 1) if line.strip()]
+    except (ValueError, OSError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): {REMEDY_OF_RUN}.") from error
+    for number, row in rows:
+        _check(row, shapes.ROW, f"{path}, line {number},", REMEDY_OF_RUN)
+        _check(row, shapes.ROWS.get(row["kind"], {}), f"{path}, line {number},", REMEDY_OF_RUN)
+    return [row for _, row in rows]

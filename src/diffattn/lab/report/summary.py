@@ -134,9 +134,9 @@ def _equal_time(task: Task) -> float | None:
     """Seconds of training that every arm has used: the least, over arms, of its slowest seed's time."""
     times = []
     for arm in task.plan["arms"]:
-        finished = [run for run in main_runs(task, arm["name"]) if run.status == "finished"]
-        if finished:
-            times.append(max(run.evals[-1]["machine"]["seconds"] for run in finished if run.evals))
+        curves = [run.evals for run in main_runs(task, arm["name"]) if run.status == "finished" and run.evals]
+        if curves:
+            times.append(max(curve[-1]["machine"]["seconds"] for curve in curves))
     return min(times) if len(times) > 1 else None
 
 
