@@ -88,7 +88,7 @@ def _causal(given: Restrictions, query_at: Tensor, key_at: Tensor) -> Tensor | N
 def _same_document(documents: Tensor, query_at: Tensor) -> Tensor:
     """[B, 1, T, S]: both in one document, the query not in padding (then the key is not either)."""
     if query_at.dim() == 2:
-        of_query = documents[:, None, -query_at.shape[0] :, None]
+        of_query = documents[:, None, documents.shape[1] - query_at.shape[0] :, None]
     else:
         ids = documents.gather(1, query_at[:, 0, :, 0].clamp(min=0).long())
         of_query = ids[:, None, :, None].masked_fill(query_at < 0, -1)

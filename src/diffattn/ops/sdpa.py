@@ -18,6 +18,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diffattn.ops.masks import Mask, additive
 
+FULL_VECTOR = 16
+"""Keys that fill a vector register of any CPU (AVX-512 in float32). With fewer and no mask, torch's fused CPU kernel
+takes a row of NaN logits for a row without keys and gives 0; with a mask it keeps the NaN."""
+
 
 def diff_attention(
     q1: Tensor,
@@ -107,6 +111,9 @@ def _with_sink(
 def _attend(q: Tensor, k: Tensor, v: Tensor, values: Tensor | None, is_causal: bool, scale: float) -> Tensor:
     """torch's attention; the result has q's dtype, or float32 where a float mask asks for it."""
     heads, groups, width = q.shape[1], k.shape[1], q.shape[-1]
+    if values is None and q.device.type == "cpu" and 0 < k.shape[2] < FULL_VECTOR:
+        values = torch.ones(q.shape[2] if is_causal else 1, k.shape[2], dtype=torch.bool, device=q.device)
+        values, is_causal = (values.tril() if is_causal else values)[None, None], False
     if q.shape[2] == 1 and v.shape[-1] > width:
         # Pieces of V of the kernel's width are views; padding or torch's unfused path would copy a whole cache.
         pieces = [_attend(q, k, piece, values, is_causal, scale) for piece in v.split(width, -1)]
