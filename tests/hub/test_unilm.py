@@ -58,6 +58,8 @@ def test_older_files_have_no_norm_weight() -> None:
         ({}, {"num_heads": 5}, "q_proj.weight: got shape .* needs rows for 10 query heads"),
         ({}, {"num_heads": 0}, "q_proj.weight"),
         ({}, {"num_kv_heads": 3}, "kv_heads must divide heads"),
+        ({}, {"layer": -1}, "layer: got -1"),
+        ({}, {"layer": "0"}, "layer: got '0'"),
         ({}, {"version": "v3"}, "version: got 'v3'"),
         ({}, {"version": "v2"}, "missing o_proj.weight, lambda_proj.weight; unknown"),
     ],

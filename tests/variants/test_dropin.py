@@ -143,3 +143,25 @@ def test_width_and_heads_that_do_not_fit_are_named() -> None:
         diffattn.layer("diff_v1", width=100, heads=3)
     with pytest.raises(ValueError, match="dropout inside attention maps has no published meaning"):
         diffattn.layer("softmax", width=32, heads=4, dropout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layer": -1}, "layer: got -1, needs a whole number of at least 0"),
+        ({"layer": 1.5}, "layer: got 1.5, needs a whole number"),
+        ({"layers": 0}, "layers: got 0, needs a whole number of at least 1"),
+        ({"width": 0}, "width: got 0, needs a whole number of at least 1"),
+        ({"context": 0}, "context: got 0, needs a whole number of at least 1"),
+        ({"name": None}, "there is no variant None"),
+        ({"norm_eps": "small"}, "norm_eps: got 'small', needs a finite number above 0"),
+        ({"lambda_init": "small"}, "lambda_init: got 'small', needs a finite number"),
+    ],
+)
+def test_places_and_numbers_that_make_no_sense_are_named(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        diffattn.layer(**({"name": "diff_v1", "width": 32, "heads": 4} | options))
+
+
+def test_the_number_of_layers_may_be_left_out() -> None:
+    assert layer_of("diff_v1", layer=3).mixer.lambda_init == pytest.approx(0.8 - 0.6 * 0.4065697)

@@ -93,4 +93,4 @@ def _shape(
             f"q_proj.weight: got shape {list(q.shape)}, needs rows for {queries} query heads of equal width"
         )
     fields = {"name": _VARIANTS[version], "heads": heads, "kv_heads": kv_heads, "head_dim": q.shape[0] // queries}
-    return MixerConfig.from_dict({**fields, **options}), Site(width=q.shape[1], layer=layer, layers=layer + 1)
+    return MixerConfig.from_dict({**fields, **options}), Site(width=q.shape[1], layer=layer)

@@ -15,6 +15,12 @@ from diffattn.variants.draw import Draw
 __all__ = ["Branch", "Cost", "Draw", "Mixer", "MixerConfig", "Site", "Where", "get", "load_plugin", "names", "register"]
 
 
+def check_whole(name: str, value: object, least: int) -> None:
+    """Raise ValueError, naming the argument, unless the value is a whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}: got {value!r}, needs a whole number of at least {least}")
+
+
 @dataclass(frozen=True)
 class Site:
     """The place in a model for which a layer is built."""
@@ -22,11 +28,16 @@ class Site:
     width: int
     """Width of the residual stream, W."""
     layer: int = 0
-    """Number of the layer, from 0."""
+    """Number of the layer, from 0; a single layer taken from a model need not know how many there are."""
     layers: int = 1
     """How many layers the model has."""
     context: int = 2048
     """Longest sequence in tokens; costs are given at this length."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, naming the field, for anything but whole numbers in range."""
+        for field, least in (("width", 1), ("layer", 0), ("layers", 1), ("context", 1)):
+            check_whole(field, getattr(self, field), least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,8 +206,8 @@ def names() -> list[str]:
 def get(name: str) -> type[MixerConfig]:
     """Give the config class of a variant; ValueError with the nearest name where there is none."""
     _find_files()
-    if name not in _REGISTER:
-        raise ValueError(f"there is no variant {name!r}{_nearest(name, list(_REGISTER))}")
+    if not isinstance(name, str) or name not in _REGISTER:
+        raise ValueError(f"there is no variant {name!r}{_nearest(str(name), list(_REGISTER))}")
     return _REGISTER[name]
 
 

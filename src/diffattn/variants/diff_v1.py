@@ -15,6 +15,7 @@ from diffattn.variants.parts import (
     ProjectedMixer,
     check_eps,
     fill,
+    is_number,
     projection_weights,
     training_flops,
     wide,
@@ -62,8 +63,8 @@ class DiffV1(HeadsConfig):
             raise ValueError(f"norm: got {self.norm!r}, needs one of {', '.join(get_args(Norm))}")
         check_eps(self.norm_eps)
         start = self.start_of_lambda(site)
-        if not math.isfinite(start):
-            raise ValueError(f"lambda_init: got {start}, needs a finite number")
+        if not is_number(start):
+            raise ValueError(f"lambda_init: got {start!r}, needs a finite number")
         if self.lam == "sigmoid" and not 0 < start < 1:
             raise ValueError(f"lambda_init: got {start}, needs to lie strictly between 0 and 1 for a sigmoid")
 

@@ -1,5 +1,6 @@
 """What most variants share: head counts, the four projections, the key/value cache, the arithmetic of costs."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from diffattn.ops import implementations
 from diffattn.ops.positions import apply_rotary
-from diffattn.variants.base import Draw, Mixer, MixerConfig, Site, Where
+from diffattn.variants.base import Draw, Mixer, MixerConfig, Site, Where, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,7 @@ class HeadsConfig(MixerConfig):
             value = getattr(self, field)
             if value is None and field != "heads":
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{field}: got {value!r}, needs a whole number of at least 1")
+            check_whole(field, value, 1)
         if self.heads % self.groups:
             raise ValueError(
                 f"{self.name}: {self.heads} output heads cannot share {self.groups} key/value heads evenly; "
@@ -119,8 +119,13 @@ class ProjectedMixer(Mixer):
 
 def check_eps(eps: float) -> None:
     """Raise ValueError for a norm_eps that would divide by 0."""
-    if not eps > 0:
-        raise ValueError(f"norm_eps: got {eps}, needs a number above 0")
+    if not is_number(eps) or not eps > 0:
+        raise ValueError(f"norm_eps: got {eps!r}, needs a finite number above 0")
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite int or float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @torch.no_grad()
