@@ -4,6 +4,7 @@ import math
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,13 @@ GOOD = ["softmax,0,full,1.7", "softmax,1,full,1.8", "V1,0,full,1.6", "V1,1,full,
         (GOOD[:3], "arm,seed,budget,loss", "line 3.*'V1' has no such row"),
         ([*GOOD, "V1,x,full,1.9"], "arm,seed,budget,loss", "line 6: the seed must be a whole number, got 'x'"),
         ([*GOOD, "V1,2,full,"], "arm,seed,budget,loss", "line 6: the loss must be a number.*a failed run is nan"),
+        (
+            [*GOOD, "V1,2,full,1e301"],
+            "arm,seed,budget,loss",
+            "line 6: 1e\\+301 is no plausible loss; a failed run is nan",
+        ),
+        ([*GOOD, "V1,2,full," + "1" * 140_000], "arm,seed,budget,loss", "line 6: not a row of a CSV"),
+        (GOOD, "a" * 140_000, "line 1: not a row of a CSV"),
         ([*GOOD, "V1,2,ful,1.9"], "arm,seed,budget,loss", "line 6: the budget must be.*did you mean 'full'"),
         ([*GOOD, "V1,2,full"], "arm,seed,budget,loss", "line 6: 3 cells under 4 columns"),
         ([*GOOD, "sofmax,0,ruler,1.6"], "arm,seed,budget,loss", "line 6: arm 'sofmax'.*did you mean 'softmax'"),
@@ -92,6 +100,20 @@ def test_bad_files_and_names_are_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("arm,seed,budget,loss\nsöftmax,0,full,1".encode("latin-1"))
     with pytest.raises(ValueError, match="not UTF-8"):
         verdict(tmp_path / "latin.csv")
+
+
+def test_two_seeds_of_a_csv_are_no_screen(tmp_path: Path) -> None:
+    text = verdict(write(tmp_path / "losses.csv", GOOD))
+    assert "NO VERDICT  V1: 2 seeds" in text and "SCREEN" not in text
+
+
+def test_the_largest_losses_are_judged_without_a_warning(tmp_path: Path) -> None:
+    rows = [
+        f"{arm},{seed},full,{(1 + seed / 10) * scale}" for arm, scale in [("a", 1e99), ("b", 2)] for seed in range(5)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "b  " in verdict(write(tmp_path / "losses.csv", rows))
 
 
 def test_failed_runs_are_rows_of_nan(tmp_path: Path) -> None:

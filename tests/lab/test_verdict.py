@@ -112,7 +112,7 @@ def test_without_ruler_and_margin_nothing_can_be_called_small_and_the_sentence_s
     assert "whether it matters is open" in only(one_arm(1.69, ruler=None)).sentence
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", [3, 4])
 def test_fewer_than_five_seeds_are_a_screen_with_one_width_for_all_arms(n: int) -> None:
     losses = one_arm(1.25, n)
     losses.full["V2"] = runs(1.75, SPREAD[::-1], n)
@@ -126,10 +126,13 @@ def test_fewer_than_five_seeds_are_a_screen_with_one_width_for_all_arms(n: int) 
     )
 
 
-def test_one_seed_has_no_interval() -> None:
-    finding = only(one_arm(1.25, n=1))
-    assert (finding.verdict, finding.low, finding.high) == ("SCREEN", None, None)
-    assert "1 seed: -0.4" in finding.sentence and "no interval, no verdict" in finding.sentence
+@pytest.mark.parametrize(("n", "words"), [(1, "1 seed"), (2, "2 seeds")])
+def test_fewer_than_three_seeds_have_neither_interval_nor_verdict(n: int, words: str) -> None:
+    finding = only(one_arm(1.25, n=n))
+    assert (finding.verdict, finding.low, finding.high) == ("NO VERDICT", None, None)
+    assert finding.numbers["detectable_difference"] is None
+    assert f"{words}: -0." in finding.sentence
+    assert "no interval, no verdict (fewer than 3 seeds allow no interval worth reading)" in finding.sentence
 
 
 def test_seeds_between_looks_are_exploratory_and_change_nothing() -> None:
@@ -265,6 +268,16 @@ def test_one_difference_on_every_seed_is_judged_but_marked() -> None:
     assert finding.verdict == "WORSE" and "the same difference on every seed" in finding.sentence
 
 
+@pytest.mark.parametrize(("n", "word"), [(3, "SCREEN"), (5, "WORSE")])
+def test_losses_that_no_seed_changes_are_remarked_on(n: int, word: str) -> None:
+    losses = Losses(full={"softmax": dict.fromkeys(range(n), 1.75), "V1": dict.fromkeys(range(n), 1.8)})
+    finding = only(losses)
+    assert finding.verdict == word
+    remark = "V1 and softmax each have identical losses on all seeds: the seeds changed nothing"
+    assert remark in finding.sentence
+    assert remark not in only(one_arm(1.8, n=n)).sentence
+
+
 TOKENS = Rules(baseline="softmax", metric="tokens_to_50", unit="tokens", token_budget=1e6)
 
 
@@ -297,6 +310,8 @@ def test_a_tokens_screen_counts_and_says_no_more() -> None:
     assert (
         finding.verdict == "SCREEN" and "softmax reached it 1 of 3 times, median never, no verdict" in finding.sentence
     )
+    two = Losses(full={arm: {seed: runs[seed] for seed in (0, 1)} for arm, runs in losses.full.items()})
+    assert only(two, TOKENS).verdict == "NO VERDICT" and "fewer than 3 seeds" in only(two, TOKENS).sentence
     with pytest.raises(ValueError, match="token_budget"):
         Rules(baseline="softmax", metric="tokens_to_50")
 

@@ -3,6 +3,7 @@
 import csv
 import difflib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,10 @@ BUDGETS = ("full", "quarter", "ruler")
 BASELINE_NAMES = ("softmax", "baseline", "transformer")
 FAILED_BEYOND = 10
 """Pooled standard deviations above the baseline's median from which a run counts as failed."""
+
+
+LARGEST = 1e100
+"""No loss of a training is larger, and the square of a larger one overflows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +80,8 @@ def _parse(path: Path) -> list[_Row]:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     if "\0" in text:
         raise ValueError(f"{path}: not a text file; save the losses as a CSV in UTF-8")
-    lines = csv.reader(text.splitlines(), skipinitialspace=True)
-    header = [name.strip().lower() for name in next(lines, [])]
+    records = _records(path, text)
+    header = [name.strip().lower() for name in next(records, (0, []))[1]]
     if not header:
         raise ValueError(f"{path}: empty; expected a CSV with the columns {', '.join(COLUMNS)}")
     for column in COLUMNS:
@@ -87,10 +92,10 @@ def _parse(path: Path) -> list[_Row]:
                 f"{_nearest(column, header, 'rename the column')}"
             )
     rows: dict[tuple[str, int, str], _Row] = {}
-    for cells in lines:
+    for line, cells in records:
         if not any(cell.strip() for cell in cells):
             continue
-        row = _parse_row(f"{path}, line {lines.line_num}", lines.line_num, header, cells)
+        row = _parse_row(f"{path}, line {line}", line, header, cells)
         key = (row.arm, row.seed, row.budget)
         if key in rows:
             raise ValueError(
@@ -101,6 +106,21 @@ def _parse(path: Path) -> list[_Row]:
     if not rows:
         raise ValueError(f"{path}: has a header but no rows")
     return list(rows.values())
+
+
+def _records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """The line where each record ends, and its cells."""
+    lines = csv.reader(text.splitlines(), skipinitialspace=True)
+    while True:
+        try:
+            cells = next(lines)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, line {lines.line_num}: not a row of a CSV ({error}); expected {', '.join(COLUMNS)}"
+            ) from error
+        yield lines.line_num, cells
 
 
 def _parse_row(where: str, line: int, header: list[str], cells: list[str]) -> _Row:
@@ -122,6 +142,8 @@ def _parse_row(where: str, line: int, header: list[str], cells: list[str]) -> _R
         loss = float(cell["loss"])
     except ValueError:
         raise ValueError(f"{where}: the loss must be a number, got '{cell['loss']}'; a failed run is nan") from None
+    if math.isfinite(loss) and abs(loss) > LARGEST:
+        raise ValueError(f"{where}: {loss:g} is no plausible loss; a failed run is nan")
     return _Row(line, cell["arm"], seed, budget, loss)
 
 

@@ -49,7 +49,7 @@ def judged(verdict: str, effect: Effect, rules: Rules) -> str:
     return f"{effect.arm}: {between}{_power(effect, rules)}{lead}"
 
 
-def screened(effect: Effect, rules: Rules) -> str:
+def screened(verdict: str, effect: Effect, rules: Rules) -> str:
     """The claim about an arm with too few seeds for a verdict."""
     if effect.identical:
         seen = f"identical to {rules.baseline}"
@@ -57,7 +57,15 @@ def screened(effect: Effect, rules: Rules) -> str:
         seen = f"{signed(effect, effect.mean)} +- {plain(effect, effect.high - effect.mean)} {rules.unit}"
     else:
         seen = f"{signed(effect, effect.mean)} {rules.unit}, no interval"
-    return f"{effect.arm}: {seeds(effect.n)}: {seen}, no verdict; {_next_step(effect.n, rules)}"
+    return f"{effect.arm}: {seeds(effect.n)}: {seen}, {_undecided(verdict)}; {_next_step(rules)}"
+
+
+def repeated(effect: Effect, rules: Rules) -> str:
+    """A remark where neither the arm's losses nor the baseline's differ between seeds; else empty."""
+    pairs = effect.pairs
+    if effect.n < 2 or (pairs.arm != pairs.arm[0]).any() or (pairs.baseline != pairs.baseline[0]).any():
+        return ""
+    return f"; {effect.arm} and {rules.baseline} each have identical losses on all seeds: the seeds changed nothing"
 
 
 def unstable(arm: str, failed: int, runs: int, failed_baseline: int, runs_baseline: int, p: float, rules: Rules) -> str:
@@ -71,8 +79,8 @@ def judged_ranks(verdict: str, effect: RankEffect, rules: Rules) -> str:
     """The claim about tokens to a share of right answers: a ratio of tokens, and who reached it."""
     goal = f"{rules.metric.removeprefix('tokens_to_')} %"
     counts = _reached(effect, rules)
-    if verdict == "SCREEN":
-        return f"{effect.arm}: {seeds(effect.n)}: {counts}, no verdict; {_next_step(effect.n, rules)}"
+    if verdict in ("SCREEN", "NO VERDICT"):
+        return f"{effect.arm}: {seeds(effect.n)}: {counts}, {_undecided(verdict)}; {_next_step(rules)}"
     if effect.identical:
         return f"{effect.arm}: identical to {rules.baseline} on all {seeds(effect.n)}, no difference at all"
     if not math.isfinite(effect.low):
@@ -144,7 +152,11 @@ def _lead(effect: Effect, rules: Rules, always: bool) -> str:
     return f"; at a quarter of the tokens {at_quarter}: {words}"
 
 
-def _next_step(n: int, rules: Rules) -> str:
+def _undecided(verdict: str) -> str:
+    return "no verdict" if verdict == "SCREEN" else "no verdict (fewer than 3 seeds allow no interval worth reading)"
+
+
+def _next_step(rules: Rules) -> str:
     if rules.confirm_runs is not None:
         time = f", about {rules.confirm_minutes:.0f} min" if rules.confirm_minutes is not None else ""
         return f"`--confirm` adds {rules.confirm_runs} fresh runs{time}"

@@ -3,7 +3,8 @@
 At a look (5 or 10 paired seeds): BETTER or WORSE where the interval excludes 0, TOO SMALL where it also lies inside the
 margin, NO DIFFERENCE where it includes 0 inside the margin, UNRESOLVED otherwise; BLIND instead of the last two where
 25 % more tokens were not seen either. Between looks the last one stands and later seeds are exploratory. Before the
-first look there is only a SCREEN; an arm with failed runs is UNSTABLE.
+first look there is only a SCREEN, and with 1 or 2 seeds NO VERDICT and no interval; an arm with failed runs is
+UNSTABLE.
 """
 
 import math
@@ -20,6 +21,8 @@ from diffattn.lab.table import as_text
 
 __all__ = ["Finding", "Losses", "Rules", "judge", "verdict"]
 
+FEWEST_SCREENED = 3
+"""With fewer seeds not even an interval is worth reading."""
 SHOWN_FROM = 6
 """Seeds from which a sign-flip p can be small enough to be worth showing."""
 
@@ -82,13 +85,15 @@ def _unstable(losses: Losses, rules: Rules, arm: str, pairs: Pairs, failed: dict
 
 def _screen(losses: Losses, rules: Rules, arm: str, pairs: Pairs, noise: Noise, comparisons: int) -> Finding:
     n = len(pairs.seeds)
+    word = "SCREEN" if n >= FEWEST_SCREENED else "NO VERDICT"
     if rules.counts_tokens:
         effect = rank_effect(arm, pairs, rules, rules.looks[0][1], comparisons)
-        claim = sentence.judged_ranks("SCREEN", effect, rules)
-        return _finding(arm, "SCREEN", None, n, claim, rules, _rank_numbers(effect))
-    effect = effect_in_screen(arm, pairs, losses, rules, noise, comparisons)
-    claim = sentence.screened(effect, rules)
-    return _finding(arm, "SCREEN", effect, n, claim, rules, _loss_numbers(effect, noise, rules))
+        claim = sentence.judged_ranks(word, effect, rules)
+        return _finding(arm, word, None, n, claim, rules, _rank_numbers(effect))
+    width = noise if word == "SCREEN" else (math.nan, 0)
+    effect = effect_in_screen(arm, pairs, losses, rules, width, comparisons)
+    claim = sentence.screened(word, effect, rules) + sentence.repeated(effect, rules)
+    return _finding(arm, word, effect, n, claim, rules, _loss_numbers(effect, noise, rules))
 
 
 def _look(
@@ -112,7 +117,8 @@ def _look(
     if isinstance(effect, RankEffect):
         claim, numbers = sentence.judged_ranks(word, effect, rules), _rank_numbers(effect)
     else:
-        claim, numbers = sentence.judged(word, effect, rules), _loss_numbers(effect, noise, rules)
+        claim = sentence.judged(word, effect, rules) + sentence.repeated(effect, rules)
+        numbers = _loss_numbers(effect, noise, rules)
     for n, earlier in verdicts.items():
         if earlier in ("BETTER", "WORSE", "TOO SMALL") and earlier != word:
             claim += f"; the look at {sentence.seeds(n)} had said {earlier}"
@@ -173,7 +179,7 @@ def _loss_numbers(effect: Effect, noise: Noise, rules: Rules) -> dict[str, objec
     ruler, quarter = effect.ruler, effect.quarter
     differences = effect.pairs.differences
     low, high = stats.sd_interval(*noise) if noise[1] else (math.nan, math.nan)
-    spread = effect.n > 1 and effect.sd > 0
+    spread = effect.n >= FEWEST_SCREENED and effect.sd > 0
     shown = SHOWN_FROM <= effect.n <= stats.MOST_FLIPPED
     return _common_numbers(effect) | {
         "differences": [float(d) for d in differences],
