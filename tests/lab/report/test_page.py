@@ -83,13 +83,31 @@ def test_sentences_and_losses_on_the_page_are_those_of_the_json(whole: tuple[Pag
     for task in numbers["tasks"].values():
         assert len(task["findings"]) == 3
         for finding in task["findings"]:
-            assert finding["sentence"] in shown
+            claim, _, conditions = finding["sentence"].partition(". Against ")
+            assert claim.replace("+-", "±").replace("`", "") + "." in shown
+            assert "Against " + conditions in shown
         for arm, found in task["arms"].items():
             for seed, values in found["seeds"].items():
                 assert f"{arm}, seed {seed}: {values['final_loss']:.4f}" in shown
     text = numbers["tasks"]["text"]["arms"]["diff_v1"]
     assert f"{text['loss']['mean']:.3f} ± {text['loss']['half_width']:.3f}" in shown
     assert f"{text['other_parameters']:,}".replace(",", " ") in shown
+
+
+def test_what_all_sentences_of_a_task_are_true_of_is_shown_once(whole: tuple[Page, dict[str, Any]]) -> None:
+    page, numbers = whole
+    for task in numbers["tasks"].values():
+        (conditions,) = {finding["sentence"].partition(". Against ")[2] for finding in task["findings"]}
+        assert "".join(page.text).count("Against " + conditions) == 1
+
+
+def test_sentences_are_typeset_on_the_page_alone(tmp_path: Path) -> None:
+    folder = write_plan(tmp_path / "quick", Story(tasks=("text",), names={"diff_v1": "<v1>"}))
+    source = write_report(folder).read_text()
+    assert "<code>--confirm</code> adds" in source and " ± 0." in source and "`" not in source and "+-" not in source
+    sentence = json.loads((folder / "report.json").read_text())["tasks"]["text"]["findings"][0]["sentence"]
+    assert " +- 0." in sentence and "`--confirm`" in sentence
+    assert " +- 0." in (folder / "report.md").read_text()
 
 
 def test_every_picture_has_a_title_a_unit_and_a_caption_with_data_model_and_seeds(

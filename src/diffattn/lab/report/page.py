@@ -1,7 +1,8 @@
 """report.json's dictionary -> one HTML page that loads nothing: style and pictures are inside it."""
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diffattn.lab.report import captions, figures
 from diffattn.lab.report.evidence import evidence_table, evidence_words
@@ -9,6 +10,9 @@ from diffattn.lab.report.figures import Figure
 from diffattn.lab.report.maps import LEVELS, head_panels
 from diffattn.lab.report.tables import arm_tables, never_reaching, styles
 from diffattn.lab.report.words import count, duration, rate, status_words
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 Json = dict[str, Any]
 
@@ -26,7 +30,7 @@ def render_page(report: Json) -> str:
         lstrip_blocks=True,
     )
     jinja.globals |= {"svg": Markup, "levels": LEVELS}
-    jinja.filters |= {"count": count, "duration": duration, "rate": rate}
+    jinja.filters |= {"count": count, "duration": duration, "rate": rate, "prose": _prose}
     style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
     tasks = [_task(name, task) for name, task in report["tasks"].items()]
     return jinja.get_template("page.html").render(
@@ -40,6 +44,8 @@ def _task(name: str, task: Json) -> Json:
     if never_reaching(task):
         shown.append(figures.events(task))
     shown += [figures.learning_rates(task), figures.recall(task), figures.positions(task), figures.lambdas(task)]
+    found = [_finding(finding) for finding in task["findings"]]
+    conditions = {finding["conditions"] for finding in found}
     return {
         "name": name,
         "numbers": task,
@@ -47,7 +53,8 @@ def _task(name: str, task: Json) -> Json:
         "evidence": evidence_table(task),
         "evidence_words": evidence_words(task),
         "styles": styles(task),
-        "findings": [_finding(found) for found in task["findings"]],
+        "findings": found,
+        "conditions": conditions.pop() if len(conditions) == 1 else None,
         "each_seed": never_reaching(task),
         "forest": figures.differences(task),
         "forest_caption": (captions.DIFFERENCES if task["metric"] == "loss" else captions.EVENTS_BESIDE).strip(),
@@ -60,8 +67,15 @@ def _task(name: str, task: Json) -> Json:
 
 def _finding(found: Json) -> Json:
     """The sentence in two parts, the claim and what it is true of, so that they can be told apart by eye."""
-    claim, mark, conditions = found["sentence"].removeprefix(found["arm"]).partition(". Against ")
-    return {**found, "claim": claim, "conditions": mark + conditions}
+    claim, stop, conditions = found["sentence"].removeprefix(found["arm"]).partition(". Against ")
+    return {**found, "claim": f"{claim}.", "conditions": stop.removeprefix(". ") + conditions}
+
+
+def _prose(words: str) -> "Markup":
+    """A sentence as HTML: commands as code, and the sign that a terminal may lack."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(words.replace("+-", "±")))))
 
 
 def _maps_figure(task: Json) -> Figure:
