@@ -157,3 +157,15 @@ def test_damaged_and_missing_weights_are_refused(folder: Path) -> None:
     weights.unlink()
     with pytest.raises(ValueError, match=r"no model.safetensors"):
         diffattn.load(folder)
+
+
+def test_only_a_decoder_is_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="model: got Layer, needs a Decoder"):
+        diffattn.save(diffattn.layer("softmax", width=32, heads=4), tmp_path / "model")  # pyright: ignore[reportArgumentType]
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_compiled_model_is_saved_as_the_model_within(tmp_path: Path) -> None:
+    model = small_model()
+    diffattn.save(torch.compile(model), tmp_path / "model")
+    assert same(diffattn.load(tmp_path / "model"), model)

@@ -21,12 +21,12 @@ def official_v1(heads: int = 4, groups: int = 2, width: int = 32) -> dict[str, T
 
 
 def test_values_are_copied_with_their_dtypes() -> None:
-    weights = official_v1()
-    weights["q_proj.weight"] = weights["q_proj.weight"].bfloat16()
+    weights = {name: value.bfloat16() if "proj" in name else value for name, value in official_v1().items()}
     layer = diffattn.load_unilm(weights, 4, 2)
     assert torch.equal(layer.mixer.q.weight, weights["q_proj.weight"])
     assert layer.mixer.q.weight.dtype == torch.bfloat16
-    assert layer.mixer.k.weight.dtype == torch.float32
+    assert layer.mixer.k.weight.dtype == torch.bfloat16
+    assert layer.mixer.lambda_q1.dtype == torch.float32
     with torch.no_grad():
         layer.mixer.k.weight.zero_()
     assert weights["k_proj.weight"].abs().max() > 0
@@ -56,7 +56,10 @@ def test_older_files_have_no_norm_weight() -> None:
         ({}, {"num_kv_heads": None}, r"k_proj.weight: got shape \[16, 32\], needs \[32, 32\]"),
         ({"lambda_k2": torch.ones(5)}, {}, r"lambda_k2: got shape \[5\], needs \[4\]"),
         ({}, {"num_heads": 5}, "q_proj.weight: got shape .* needs rows for 10 query heads"),
-        ({}, {"num_heads": 0}, "q_proj.weight"),
+        ({}, {"num_heads": 0}, "num_heads: got 0"),
+        ({}, {"num_heads": "4"}, "num_heads: got '4'"),
+        ({"k_proj.weight": [1.0]}, {}, "k_proj.weight: got list, needs a floating tensor"),
+        ({"k_proj.weight": torch.ones(16, 32).half()}, {}, "k_proj.weight: got torch.float16, needs torch.float32"),
         ({}, {"num_kv_heads": 3}, "kv_heads must divide heads"),
         ({}, {"layer": -1}, "layer: got -1"),
         ({}, {"layer": "0"}, "layer: got '0'"),

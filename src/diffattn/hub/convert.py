@@ -24,6 +24,12 @@ def save(model: Decoder, path: str | Path, format: str = FORMAT, tokenizer: str 
     tokenizer: a tokenizer.json to copy into it. Weights keep their dtype. ValueError: another format, or something
     else than a model stands in the way. OSError: the disk is full or the place read-only; nothing is left behind.
     """
+    # What torch.compile returns holds the model in this attribute, and prefixes the names of all weights with it.
+    model = getattr(model, "_orig_mod", model)
+    if not isinstance(model, Decoder):
+        raise ValueError(
+            f"model: got {type(model).__name__}, needs a Decoder; keep other modules by their state_dict()"
+        )
     if format != FORMAT:
         raise ValueError(f"models can be saved in the format {FORMAT!r}; got {format!r}")
     target = Path(path).absolute()

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from diffattn.variants.base import MixerConfig, Site
+from diffattn.variants.base import MixerConfig, Site, check_whole
 from diffattn.variants.dropin import Layer
 
 Version = Literal["v1", "v2", "baseline"]
@@ -54,6 +54,7 @@ def load_unilm(
     if version == "baseline" and "o_proj.weight" in state_dict:
         names["o_proj.weight"] = names.pop("out_proj.weight")
     _check_names(state_dict, names, version)
+    _check_values(state_dict)
 
     config, site = _shape(state_dict["q_proj.weight"], num_heads, num_kv_heads, layer, version, options)
     with torch.device("meta"):
@@ -84,11 +85,24 @@ def _check_names(state_dict: Mapping[str, Tensor], names: Mapping[str, str], ver
         )
 
 
+def _check_values(state_dict: Mapping[str, Tensor]) -> None:
+    """Tensors all, and projections of one floating dtype: a call multiplies them with the same tokens."""
+    for name, value in state_dict.items():
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            got = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"{name}: got {got}, needs a floating tensor")
+    dtype = state_dict["q_proj.weight"].dtype
+    for name, value in state_dict.items():
+        if "proj" in name and value.dtype != dtype:
+            raise ValueError(f"{name}: got {value.dtype}, needs {dtype} like q_proj.weight; convert them to one dtype")
+
+
 def _shape(
     q: Tensor, heads: int, kv_heads: int | None, layer: int, version: str, options: dict[str, Any]
 ) -> tuple[MixerConfig, Site]:
+    check_whole("num_heads", heads, 1)
     queries = heads if version == "baseline" else 2 * heads
-    if q.ndim != 2 or heads < 1 or q.shape[0] % queries:
+    if q.ndim != 2 or q.shape[0] % queries:
         raise ValueError(
             f"q_proj.weight: got shape {list(q.shape)}, needs rows for {queries} query heads of equal width"
         )
