@@ -68,6 +68,9 @@ def test_rotary_may_turn_a_share_of_the_head(name: str) -> None:
 def test_cross_attention_has_neither_order_nor_rotary(name: str) -> None:
     layer, x, memory = layer_of(name), tokens_of(2, 3), tokens_of(2, 5, seed=1)
     y = layer(x, memory=memory)
+    assert torch.equal(layer(x, memory=memory, is_causal=True), y)
+    assert torch.equal(layer(x, memory=memory, is_causal=False), y)
+    assert layer.maps(x, memory, is_causal=True)[0, 0, 0].all()
     assert_close(layer(x, memory=memory.flip(1)), y)
     assert_close(layer(x.flip(1), memory=memory).flip(1), y)
 
@@ -90,6 +93,21 @@ def test_a_full_cache_says_so() -> None:
     with pytest.raises(ValueError, match="the cache holds 4 tokens and 5 are needed"):
         layer(tokens_of(1, 2), cache=cache)
     assert cache.lengths.tolist() == [3]
+
+
+def test_caches_that_do_not_fit_are_named() -> None:
+    layer = layer_of("diff_v1")
+    with pytest.raises(ValueError, match="cache: made for a batch of 3, needs 2"):
+        layer(tokens_of(2, 3), cache=layer.new_cache(3, 4))
+    with pytest.raises(ValueError, match="capacity: got -1"):
+        layer.new_cache(2, -1)
+    with pytest.raises(ValueError, match="batch: got 0"):
+        layer.new_cache(0, 4)
+
+
+def test_autocast_converts_tokens_of_another_dtype() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer_of("diff_v1")(tokens_of(2, 3).bfloat16()).dtype == torch.bfloat16
 
 
 @VARIANTS
@@ -127,7 +145,13 @@ def test_a_layer_starts_as_in_a_model_of_its_seed() -> None:
         ({"x": torch.zeros(5, 32)}, r"x must be \[batch, tokens, 32\]"),
         ({"memory": torch.zeros(2, 5, 16)}, r"memory must be \[2, tokens, 32\], got \[2, 5, 16\]"),
         ({"memory": torch.zeros(1, 5, 32)}, r"memory must be \[2, tokens, 32\], got \[1, 5, 32\]"),
-        ({"memory": torch.zeros(2, 5, 32), "is_causal": True}, "cross-attention has no rotary, no causal order"),
+        ({"memory": torch.zeros(2, 5, 32), "rope": (torch.ones(5, 2),) * 2}, "cross-attention has no rotary"),
+        ({"memory": torch.zeros(2, 5, 32).double()}, "memory: got torch.float64, needs torch.float32"),
+        ({"x": torch.zeros(2, 5, 32).double()}, "x: got torch.float64, needs torch.float32"),
+        ({"x": torch.zeros(2, 5, 32).long()}, "x: got torch.int64, needs torch.float32"),
+        ({"rope": True}, "rope: got True, needs None"),
+        ({"rope": (torch.zeros(5, 2),)}, "rope: got tuple of 1, needs .* a pair of tensors"),
+        ({"is_causal": None}, "is_causal: got None, needs True or False"),
         ({"rope": (torch.zeros(3, 2), torch.zeros(3, 2))}, "cos, sin"),
         ({"window": 2, "is_causal": False}, "window"),
         ({"attn_mask": torch.ones(2, 3, 5, 5, dtype=torch.bool)}, "attn_mask"),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.ops.positions import rotary_tables
-from diffattn.variants.base import Draw, MixerConfig, Site, Where
+from diffattn.variants.base import Draw, MixerConfig, Site, Where, check_whole
 
 Rope = tuple[Tensor, Tensor] | Literal[False] | None
 
@@ -38,7 +38,7 @@ class Layer(nn.Module):
         memory: Tensor | None = None,
         rope: Rope = None,
         attn_mask: Tensor | None = None,
-        is_causal: bool | None = None,
+        is_causal: bool = True,
         window: int | None = None,
         documents: Tensor | None = None,
         cache: LayerCache | None = None,
@@ -49,13 +49,13 @@ class Layer(nn.Module):
             rope: None: rotary at positions 0..T-1 (after the cached ones), base 10000; False: none; or (cos, sin), each
                 [T, R/2] or [B, T, R/2] with R <= head_dim. Tables with more rows than T are read at these positions.
             attn_mask: boolean (True: may attend) or additive, broadcastable to [B, H, T, S].
-            is_causal: None: True for self-attention, False for cross-attention.
+            is_causal: whether a token sees none after itself; without effect on cross-attention, which has no order.
             window: keys that a query sees, its own position included.
             documents: ids of the keys, [B, S], negative for padding; with a cache S is its capacity.
             cache: from `new_cache`; the tokens of x are appended. No gradients flow into a cache.
 
         Raises:
-            ValueError: shapes that do not fit, a full cache, a cache or rotary together with memory.
+            ValueError: shapes or dtypes that do not fit, a full cache, a cache or rotary together with memory.
         """
         where = self._where(x, memory, rope, attn_mask, is_causal, window, documents, cache)
         if cache is None:
@@ -70,7 +70,7 @@ class Layer(nn.Module):
         memory: Tensor | None = None,
         rope: Rope = None,
         attn_mask: Tensor | None = None,
-        is_causal: bool | None = None,
+        is_causal: bool = True,
         window: int | None = None,
         documents: Tensor | None = None,
     ) -> Tensor:
@@ -79,6 +79,8 @@ class Layer(nn.Module):
 
     def new_cache(self, batch: int, capacity: int) -> LayerCache:
         """Make an empty cache for `batch` sequences of up to `capacity` tokens, in the weights' dtype and device."""
+        check_whole("batch", batch, 1)
+        check_whole("capacity", capacity, 1)
         state = self.mixer.new_state(batch, capacity)
         device = next(self.parameters()).device
         return LayerCache(state, torch.zeros(batch, dtype=torch.long, device=device), capacity)
@@ -89,17 +91,12 @@ class Layer(nn.Module):
         memory: Tensor | None,
         rope: Rope,
         attn_mask: Tensor | None,
-        is_causal: bool | None,
+        is_causal: bool,
         window: int | None,
         documents: Tensor | None,
         cache: LayerCache | None,
     ) -> Where:
-        if x.ndim != 3 or x.shape[-1] != self.site.width:
-            raise ValueError(f"x must be [batch, tokens, {self.site.width}], got {list(x.shape)}")
-        if memory is not None and (memory.ndim != 3 or memory.shape[::2] != x.shape[::2]):
-            raise ValueError(f"memory must be [{x.shape[0]}, tokens, {self.site.width}], got {list(memory.shape)}")
-        if memory is not None and (cache is not None or rope or is_causal):
-            raise ValueError("cross-attention has no rotary, no causal order and no cache: give memory without them")
+        self._check(x, memory, rope, is_causal, cache)
         key_lengths = None
         if cache is not None:
             key_lengths = cache.lengths + x.shape[1]
@@ -108,12 +105,34 @@ class Layer(nn.Module):
         return Where(
             positions=None if memory is not None or rope is False else self._tables(x, rope, cache),
             attn_mask=attn_mask,
-            is_causal=memory is None if is_causal is None else is_causal,
+            is_causal=is_causal and memory is None,
             window=window,
             documents=documents,
             key_lengths=key_lengths,
             memory=memory,
         )
+
+    def _check(self, x: Tensor, memory: Tensor | None, rope: Rope, is_causal: bool, cache: LayerCache | None) -> None:
+        if x.ndim != 3 or x.shape[-1] != self.site.width:
+            raise ValueError(f"x must be [batch, tokens, {self.site.width}], got {list(x.shape)}")
+        if memory is not None and (memory.ndim != 3 or memory.shape[::2] != x.shape[::2]):
+            raise ValueError(f"memory must be [{x.shape[0]}, tokens, {self.site.width}], got {list(memory.shape)}")
+        # Matrices alone: autocast converts tokens for them, and vectors (norms, lambdas) may be kept in more precision.
+        dtypes = {p.dtype for p in self.parameters() if p.ndim == 2}
+        for name, given in (("x", x), ("memory", memory)):
+            if given is not None and given.dtype not in dtypes and not torch.is_autocast_enabled(x.device.type):
+                needed = " or ".join(sorted(map(str, dtypes)))
+                raise ValueError(f"{name}: got {given.dtype}, needs {needed} like the weights; convert one of them")
+        if not isinstance(is_causal, bool):
+            raise ValueError(f"is_causal: got {is_causal!r}, needs True or False")
+        pair = isinstance(rope, (tuple, list)) and len(rope) == 2 and all(isinstance(part, Tensor) for part in rope)
+        if not (rope is None or rope is False or pair):
+            got = f"{type(rope).__name__} of {len(rope)}" if isinstance(rope, (tuple, list)) else repr(rope)
+            raise ValueError(f"rope: got {got}, needs None (rotary), False (none) or a pair of tensors (cos, sin)")
+        if memory is not None and (cache is not None or rope):
+            raise ValueError("cross-attention has no rotary and no cache: give memory without them")
+        if cache is not None and cache.lengths.shape[0] != x.shape[0]:
+            raise ValueError(f"cache: made for a batch of {cache.lengths.shape[0]}, needs {x.shape[0]} as in x")
 
     def _tables(self, x: Tensor, rope: tuple[Tensor, Tensor] | None, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
         positions = torch.arange(x.shape[1], device=x.device)
