@@ -237,3 +237,9 @@ def test_wrong_shapes_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"attention_mask must have the shape of tokens, \[2, 3\]"):
         model(torch.zeros(2, 3, dtype=torch.int64), attention_mask=torch.ones(2, 4))
     assert isinstance(model, Decoder)
+
+
+@pytest.mark.parametrize("wrong", [-1, 40])
+def test_ids_outside_the_vocabulary_are_named(wrong: int) -> None:
+    with pytest.raises(ValueError, match=f"tokens: got ids from .*{wrong}.*the vocabulary has ids 0 to 39"):
+        small_model()(torch.tensor([[0, wrong]]))

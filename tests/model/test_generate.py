@@ -147,10 +147,17 @@ def test_sampling_from_one_token_is_greedy() -> None:
         (torch.tensor([[1, 40]]), {}, "token id 40; the vocabulary has ids 0 to 39"),
         (torch.tensor([[1, -1]]), {}, "token id -1"),
         (torch.ones(1, 20, dtype=torch.int64), {"max_new_tokens": 5}, "need 25 positions; the model's context is 24"),
-        (torch.ones(1, 2, dtype=torch.int64), {"max_new_tokens": 0}, "max_new_tokens is 0"),
+        (torch.ones(1, 2, dtype=torch.int64), {"max_new_tokens": 0}, "max_new_tokens: got 0"),
+        (torch.ones(1, 2, dtype=torch.int64), {"max_new_tokens": 2.5}, "max_new_tokens: got 2.5, needs a whole number"),
+        (
+            torch.ones(1, 2, dtype=torch.int64),
+            {"temperature": 1.0, "top_k": 2.5},
+            "top_k: got 2.5, needs a whole number",
+        ),
+        (torch.ones(1, 2, dtype=torch.int64), {"temperature": 1.0, "seed": 0.5}, "seed: got 0.5, needs a whole number"),
         (torch.ones(1, 2, dtype=torch.int64), {"temperature": -0.1}, "temperature is -0.1"),
         (torch.ones(1, 2, dtype=torch.int64), {"temperature": math.nan}, "temperature is nan"),
-        (torch.ones(1, 2, dtype=torch.int64), {"temperature": 1.0, "top_k": 0}, "top_k is 0"),
+        (torch.ones(1, 2, dtype=torch.int64), {"temperature": 1.0, "top_k": 0}, "top_k: got 0"),
         (torch.ones(1, 2, dtype=torch.int64), {"temperature": 1.0, "top_p": 0.0}, "top_p is 0.0"),
         (torch.ones(1, 2, dtype=torch.int64), {"temperature": 1.0, "min_p": 1.5}, "min_p is 1.5"),
         (torch.ones(1, 2, dtype=torch.int64), {"top_k": 5}, "give a temperature above 0"),
@@ -171,3 +178,17 @@ def test_padding_does_not_count_against_the_context() -> None:
     mask = torch.tensor([[0] * 12 + [1] * 10])
     short = model.generate(prompts[:, :10], max_new_tokens=14)
     assert torch.equal(model.generate(prompts, attention_mask=mask, max_new_tokens=14)[:, 12:], short)
+
+
+def test_a_tiny_temperature_takes_the_likeliest_token() -> None:
+    model, prompts = small_model(), random_tokens(2, 4)
+    greedy = model.generate(prompts, max_new_tokens=5)
+    assert torch.equal(model.generate(prompts, max_new_tokens=5, temperature=1e-308, seed=0), greedy)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_finite_are_an_error(temperature: float) -> None:
+    model = small_model()
+    torch.nn.init.constant_(model.norm.weight, torch.nan)
+    with pytest.raises(ValueError, match="logits are not finite"):
+        model.generate(random_tokens(1, 4), temperature=temperature)

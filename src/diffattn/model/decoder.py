@@ -70,6 +70,7 @@ class Decoder(nn.Module):
             documents = (torch.zeros_like(tokens) if documents is None else documents).masked_fill(padding, -1)
         elif cache is not None and documents is None:
             documents = torch.zeros_like(tokens)
+        _check_ids(tokens, self.config.vocab_size)
         positions = self._positions(tokens, documents, attention_mask, cache)
         before = _documents_before(documents, cache)
         joined = None if documents is None or before is None else (documents == before)[..., None]
@@ -238,6 +239,15 @@ def _check_shapes(tokens: Tensor, documents: Tensor | None, attention_mask: Tens
     for name, given in (("documents", documents), ("attention_mask", attention_mask)):
         if given is not None and given.shape != tokens.shape:
             raise ValueError(f"{name} must have the shape of tokens, {list(tokens.shape)}; got {list(given.shape)}")
+
+
+def _check_ids(tokens: Tensor, vocab_size: int) -> None:
+    # Reading values would wait for a GPU, and cannot be compiled.
+    if tokens.device.type != "cpu" or torch.compiler.is_compiling() or not tokens.numel():
+        return
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= vocab_size:
+        raise ValueError(f"tokens: got ids from {low} to {high}; the vocabulary has ids 0 to {vocab_size - 1}")
 
 
 def _documents_before(documents: Tensor | None, cache: Cache | None) -> Tensor | None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from diffattn.variants.base import check_whole
+
 if TYPE_CHECKING:
     from diffattn.model.cache import Cache
     from diffattn.model.decoder import Decoder
@@ -34,9 +36,10 @@ def generate(
     samples from what top_k, top_p and min_p leave (see `probabilities`): row r's text then depends on seed and r, not
     on the rest of the batch; seed None draws one from torch's generator. A row that has produced the id eos
     goes on with pad (None: eos again), and the call ends early when every row has.
-    ValueError: empty prompts, ids outside the vocabulary, more tokens than the context, settings out of range.
+    ValueError: empty prompts, ids outside the vocabulary, more tokens than the context, settings out of
+    range, logits that are not finite.
     """
-    _check_settings(max_new_tokens, temperature, top_k, top_p, min_p)
+    _check_settings(max_new_tokens, temperature, top_k, top_p, min_p, seed)
     for name, token in (("eos", eos), ("pad", pad)):
         if token is not None and not 0 <= token < model.config.vocab_size:
             raise ValueError(f"{name} is {token}; the vocabulary has ids 0 to {model.config.vocab_size - 1}")
@@ -49,6 +52,10 @@ def generate(
     texts = tokens
     for step in range(max_new_tokens):
         logits = state @ model.head.T
+        if not bool(torch.isfinite(logits).all()):
+            raise ValueError(
+                "the model's logits are not finite: its weights hold NaN or infinity, or overflow in dtype"
+            )
         if draws is None:
             new = logits.argmax(dim=-1)
         else:
@@ -73,7 +80,10 @@ def probabilities(
     (of equals, the smaller ids); the fewest tokens, likeliest first, whose sum reaches top_p; those with at least
     min_p times the greatest probability (arXiv 2407.01082).
     """
-    p, ids = torch.softmax(logits.double() / temperature, dim=-1).sort(dim=-1, descending=True, stable=True)
+    # The greatest is subtracted before the division, which a tiny temperature would let overflow to infinity.
+    logits = logits.double()
+    distances = logits - logits.amax(dim=-1, keepdim=True)
+    p, ids = torch.softmax(distances / temperature, dim=-1).sort(dim=-1, descending=True, stable=True)
     if top_k is not None:
         p = p.masked_fill(torch.arange(p.shape[-1], device=p.device) >= top_k, 0.0)
     if top_p is not None:
@@ -115,14 +125,20 @@ def _draws(seed: int | None, batch: int, steps: int) -> Tensor:
 
 
 def _check_settings(
-    max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None, min_p: float | None
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    seed: int | None,
 ) -> None:
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
+    check_whole("max_new_tokens", max_new_tokens, 1)
     if not (math.isfinite(temperature) and temperature >= 0):
         raise ValueError(f"temperature is {temperature}; it must be 0 (the likeliest token) or above")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k is {top_k}; it must be at least 1")
+    if top_k is not None:
+        check_whole("top_k", top_k, 1)
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise ValueError(f"seed: got {seed!r}, needs a whole number or None")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p}; it must lie above 0 and at most at 1")
     if min_p is not None and not 0 <= min_p <= 1:
