@@ -1,6 +1,7 @@
 """The numbers of one run: where it ended, how it got there, and where in the window its loss lies."""
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +35,7 @@ def seed_numbers(run: Run, split: str, equal_time: float | None) -> Json:
     }
 
 
-def binned(by_position: list[float | None]) -> list[Json]:
+def binned(by_position: Sequence[float | None]) -> list[Json]:
     """Loss by position in ranges whose ends grow by a factor of sqrt 2, so that early positions stay apart.
 
     Positions count from 1; those without a scored token are left out.
