@@ -50,7 +50,7 @@ def wait_for_step(folder: Path, step: int, seconds: float = 120) -> None:
 
 def long_plan() -> Plan:
     """One arm that trains long enough to be interrupted, with checkpoints on the way."""
-    train = replace(tiny_task().train, steps=200, save_every=10, log_every=10)
+    train = replace(tiny_task().train, steps=1500, save_every=10, log_every=10)
     return tiny_plan(tiny_task(arms=tiny_task().arms[:1], seeds=1, ruler=False, quarter=False, train=train))
 
 
@@ -178,7 +178,7 @@ def test_ctrl_c_saves_what_is_trained_and_the_same_command_goes_on(tmp_path):
     assert max(saved) >= 30
     assert not (out / run.folder / "done").exists()
     runner.compare(long_plan(), out, workers=1, quiet=True)
-    assert json.loads((out / run.folder / "done").read_text())["step"] == 200
+    assert json.loads((out / run.folder / "done").read_text())["step"] == 1500
     steps = [row["step"] for row in rows(out / run.folder) if row["kind"] == "train"]
     assert steps == sorted(set(steps))
 
