@@ -72,12 +72,12 @@ class Finding:
 
     arm: str
     verdict: str
-    """BETTER, WORSE, TOO SMALL, NO DIFFERENCE, UNRESOLVED, BLIND, SCREEN or UNSTABLE."""
+    """BETTER, WORSE, TOO SMALL, NO DIFFERENCE, UNRESOLVED, BLIND, SCREEN, UNSTABLE or, below 3 seeds, NO VERDICT."""
     mean: float | None
     """Mean over seeds of arm - baseline; a tokens metric: Hodges-Lehmann centre of log2 ratios. None: nothing."""
     low: float | None
     high: float | None
-    """The interval; None with one seed, for an unstable arm, and where a rank test cannot decide."""
+    """The interval; None with fewer than 3 seeds, for an unstable arm, and where a rank test cannot decide."""
     n: int
     """Paired seeds that the verdict rests on."""
     worth_percent_of_tokens: float | None
