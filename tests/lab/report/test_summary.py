@@ -253,3 +253,9 @@ def test_the_same_folder_gives_the_same_files(folder: Path) -> None:
 def test_the_report_is_written_without_torch(folder: Path) -> None:
     code = f"from diffattn.lab.report import write_report; write_report({str(folder)!r}); import sys; "
     subprocess.run([sys.executable, "-c", f"{code}assert 'torch' not in sys.modules"], check=True)
+
+
+def test_commands_that_repeat_runs_each_have_a_folder_of_their_own(numbers: dict[str, Any]) -> None:
+    commands = numbers["commands"][1:]
+    assert commands and all(" --out again/" in command for command in commands)
+    assert len({command.split(" --out ")[1] for command in commands}) == len(commands)

@@ -27,6 +27,7 @@ report.json, version 1 (null: not measured, or not yet)
 """
 
 import math
+import shlex
 from typing import Any
 
 from diffattn.lab.report.folder import Folder, Run, Task
@@ -57,7 +58,7 @@ def summarise(folder: Folder) -> Json:
         "failed": [_failure(task, run) for task in folder.tasks for run in failures(task)],
         "environments": _environments(runs),
         "commands": [folder.plan.get("command")]
-        + sorted({run.environment["command"] for run in runs if run.environment.get("command")}),
+        + sorted({_repeat(run) for run in runs if run.environment.get("command")}),
     }
     return _finite(report)
 
@@ -176,6 +177,12 @@ def _environments(runs: list[Run]) -> list[Json]:
             low, high = entry["peak_gflops"]
             entry["peak_gflops"] = [min(low, peak), max(high, peak)]
     return found
+
+
+def _repeat(run: Run) -> str:
+    """The command that repeats a run, with a folder of its own: all would go to the same one otherwise."""
+    command = run.environment["command"]
+    return command if "--out" in command else f"{command} --out {shlex.quote(f'again/{run.folder}')}"
 
 
 def _finite(value: Any) -> Any:

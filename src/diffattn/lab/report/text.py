@@ -20,6 +20,7 @@ def render_text(report: Json) -> str:
     for name, task in report["tasks"].items():
         parts += _task(name, task)
     parts += ["## Failed runs", _failed(report["failed"]), "## Repeat it"]
+    parts += ["With the command on the path after `source .venv/bin/activate`:"]
     parts += ["\n".join(f"    {command}" for command in report["commands"] if command)]
     parts += ["\n".join(_environment(env) for env in report["environments"]) or "No run has begun."]
     return "\n\n".join(part for part in parts if part) + "\n"
