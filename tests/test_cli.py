@@ -28,6 +28,8 @@ def test_help_lists_every_verb(capsys):
         (["info", "variant"], "did you mean 'variants'"),
         (["train", "--task", "recal"], "did you mean 'recall'"),
         (["compare", "quick", "--dry-run", "--data.source", "no-such-file.txt"], "no-such-file.txt"),
+        (["compare", "smoke", "--tasks", "recal"], "did you mean 'recall'"),
+        (["compare", "smoke", "--confirm"], "--confirm needs arms: softmax_norm, diff_v1, diff_v2"),
         (["compare", "smoke", "--hours", "nan"], "--hours is nan"),
         (["compare", "smoke", "--hours", "-1"], "--hours is -1"),
         (["compare", "smoke", "--out", __file__], "is a file"),
@@ -47,6 +49,13 @@ def test_info_lists_variants_with_their_formula_lines(capsys):
     assert main(["info", "variants"]) == 0
     printed = capsys.readouterr().out
     assert "diff_v1" in printed and "2410.05258" in printed
+
+
+def test_tasks_and_arms_can_be_chosen(capsys):
+    assert main(["compare", "smoke", "--dry-run", "--tasks", "recall", "--arms", "diff_v1"]) == 0
+    printed = capsys.readouterr().out
+    assert "task recall" in printed and "diff_v1" in printed
+    assert "task text" not in printed and "diff_v2" not in printed
 
 
 def test_info_has_help(capsys):

@@ -27,7 +27,9 @@ def first(argv: list[str], verb: str, what: str, listing: str) -> tuple[str, lis
 
 def take(argv: list[str], *flags: str) -> tuple[list[str], dict[str, str | None]]:
     """Takes flags that decide which options exist out of argv, before the options themselves are parsed."""
-    rest, found = list(argv), dict.fromkeys(flags)
+    # --flag=value is as good as --flag value.
+    rest = [part for word in argv for part in (word.split("=", 1) if word.split("=", 1)[0] in flags else [word])]
+    found: dict[str, str | None] = dict.fromkeys(flags)
     for flag in flags:
         if flag in rest:
             at = rest.index(flag)

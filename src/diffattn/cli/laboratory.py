@@ -3,11 +3,14 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import AvoidSubcommands, Positional, arg
 
-from diffattn.cli.arguments import command, first, parse
+from diffattn.cli.arguments import command, first, nearest, parse
+
+if TYPE_CHECKING:
+    from diffattn.lab.plan import Task
 
 
 def compare(argv: list[str]) -> int:
@@ -24,6 +27,7 @@ def compare(argv: list[str]) -> int:
     def run(
         task: Annotated[Task, arg(name="")] = plan.tasks[0],
         out: Path | None = None,
+        tasks: tuple[str, ...] = (),
         arms: tuple[str, ...] = (),
         dry_run: bool = False,
         hours: float | None = None,
@@ -35,14 +39,19 @@ def compare(argv: list[str]) -> int:
         Args:
             task: The first task of the recipe.
             out: Folder of the runs and the report; runs/RECIPE when left out.
+            tasks: Only these tasks of the recipe.
             arms: Only these arms (the baseline always stays).
             dry_run: Say what the plan costs and what difference it can see; train nothing.
             hours: Say how many seeds fit into so many hours and what they can see; train nothing.
             confirm: After a screen: these arms (at most 4) again on fresh seeds, as a plan of its own.
             workers: Runs side by side; chosen from the cores when left out.
         """
-        chosen = tuple(runner.select(each, arms) if arms else each for each in (task, *plan.tasks[1:]))
-        resolved = replace(plan, tasks=chosen)
+        if "--confirm" in rest and not confirm:
+            raise ValueError(f"--confirm needs arms: {', '.join(a.name for a in task.arms if a.name != task.baseline)}")
+        if (task.data, task.model) != (plan.tasks[0].data, plan.tasks[0].model):
+            # What is recorded of other data or another model forecasts nothing here.
+            task = replace(task, recorded_sd=None, recorded_sd_source="")
+        resolved = replace(plan, tasks=_chosen((task, *plan.tasks[1:]), tasks, arms))
         folder = out or Path("runs") / plan.name
         for change in changes(plan, resolved):
             print(f"differs from the recipe: {change}", file=sys.stderr)
@@ -60,6 +69,17 @@ def compare(argv: list[str]) -> int:
         return 0
 
     return parse(run, rest, f"compare {name}", config=(AvoidSubcommands,))
+
+
+def _chosen(tasks: "tuple[Task, ...]", names: tuple[str, ...], arms: tuple[str, ...]) -> "tuple[Task, ...]":
+    from diffattn.lab.plan import select
+
+    known = [task.name for task in tasks]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"there is no task {name!r}{nearest(name, known)}; the recipe has {', '.join(known)}")
+    kept = [task for task in tasks if not names or task.name in names]
+    return tuple(select(task, arms) if arms else task for task in kept)
 
 
 def report(argv: list[str]) -> int:

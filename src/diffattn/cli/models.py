@@ -39,7 +39,9 @@ def train(argv: list[str]) -> int:
     def run(config: Annotated[RunConfig, arg(name="")] = preset, out: Path = Path("runs/train")) -> int:
         """Trains one model into a run folder; the same command goes on where a stopped run ended.
 
-        The vocabulary is the data's, unless --from names a whole config.
+        Before these options: --variant NAME (the attention; `diffattn info variants`), --task NAME (recall, induction,
+        needle instead of text), --from config.json (a run again, into its own --out), --plugin package.module (variants
+        of your own). The vocabulary is the data's, unless --from names a whole config.
 
         Args:
             config: What to train, and how.
@@ -85,7 +87,9 @@ def evaluate(argv: list[str]) -> int:
         """
         from diffattn.evals.perplexity import evaluate_folder
 
-        print(json.dumps(evaluate_folder(model, source, split=split, tokens=tokens, batch_size=batch_size).to_dict()))
+        heldout = evaluate_folder(model, source, split=split, tokens=tokens, batch_size=batch_size).to_dict()
+        del heldout["documents"]
+        print(json.dumps(heldout, indent=1))
         return 0
 
     return parse(run, argv, "eval")

@@ -25,9 +25,10 @@ def _task(head_dim: int) -> Task:
         task,
         name=f"d{head_dim}",
         model=ModelConfig(width=WIDTH, layers=3, context=256, ffn_width=341),
-        train=replace(task.train, steps=700),
+        train=replace(task.train, steps=700, batch_size=8),
         arms=standard_arms(heads=WIDTH // head_dim)[:3],
         seeds=5,
         learning_rates=(2.5e-3, 5e-3, 1e-2),
         quarter=False,
+        recorded_sd_source="paired differences of a model of width 96 after 717k bytes, 3 seeds",
     )

@@ -19,7 +19,7 @@ def recall() -> Plan:
     )
     task = replace(
         task,
-        # Twice the steps of the screen: fewer runs end before they have learned it.
+        # Nearly four times the steps of the screen: fewer runs end before they have learned it.
         train=replace(task.train, steps=600, evals=60),
         arms=standard_arms(heads=4) + wide,
         seeds=10,
@@ -27,6 +27,6 @@ def recall() -> Plan:
     )
     return Plan(
         name="recall",
-        description="Associative recall: tokens until half of the answers are right; 7 arms, 10 seeds, about 1 h.",
+        description="Associative recall: tokens until half of the answers are right; 7 arms, 10 seeds, under 1 h.",
         tasks=(task,),
     )

@@ -83,6 +83,11 @@ def peak_memory(device: torch.device) -> int | None:
     """Most memory in use since `reset_peak_memory`, bytes: the GPU's, or this process's where there is none."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    # Not getrusage where this is to be had: its maximum is inherited from the process that started this one.
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     try:
         import resource
     except ImportError:  # Windows
