@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from diffattn import stats
 from diffattn.lab.losses import failed_runs
 from diffattn.lab.sentence import describe_setting
 from diffattn.lab.verdict import Finding, Losses, Rules, judge
@@ -121,9 +122,25 @@ def test_fewer_than_five_seeds_are_a_screen_with_one_width_for_all_arms(n: int) 
     assert first.high is not None and first.mean is not None and second.high is not None and second.mean is not None
     assert first.high - first.mean == pytest.approx(second.high - second.mean)
     assert re.match(
-        rf"V1: {n} seeds: -0\.\d+ \+- 0\.\d+ nats, no verdict; `--confirm` adds 7 fresh runs, about 35 min\.",
+        rf"V1: {n} seeds: -0\.\d+ \+- 0\.\d+ nats, no verdict; `--confirm V1` adds 7 fresh runs of this task, about 35 min\.",
         first.sentence,
     )
+
+
+def test_a_screen_can_see_what_its_own_interval_excludes_from_zero_with_80_percent_power() -> None:
+    losses = one_arm(1.25, 3)
+    losses.full["V2"] = runs(1.75, 9 * SPREAD[::-1], 3)
+    first, second = judge(losses, RULES)
+    seen = first.numbers["detectable_difference"]
+    assert seen == second.numbers["detectable_difference"]
+    rng = np.random.default_rng(0)
+    sd, df = stats.pooled_sd([list(values.values()) for values in losses.full.values()])
+    # Many screens of three arms with this true difference: how often Dunnett's interval lies on its side of 0.
+    means = rng.normal(size=(20_000, 2)) * sd / np.sqrt(3)
+    noise = sd * np.sqrt(rng.chisquare(df, 20_000) / df)
+    half = stats.dunnett_critical(2, df) * noise * np.sqrt(2 / 3)
+    # 20,000 draws: three standard errors of a share of 0.8 are 0.0085.
+    assert np.mean(seen + means[:, 0] - means[:, 1] > half) == pytest.approx(0.8, abs=0.01)
 
 
 @pytest.mark.parametrize(("n", "words"), [(1, "1 seed"), (2, "2 seeds")])
@@ -286,9 +303,7 @@ def test_tokens_to_half_are_compared_by_ranks_with_never_counted() -> None:
     losses = Losses(full={"softmax": dict(enumerate(slow)), "V1": dict(enumerate(4e5 + 1e4 * SPREAD[:10]))})
     finding = only(losses, TOKENS)
     assert finding.verdict == "BETTER"
-    assert (
-        "V1 reached it 10 of 10 times, median 402k; softmax reached it 7 of 10 times, median 750k" in finding.sentence
-    )
+    assert "reached 50 % in 10 of 10 runs, median 402k tokens; softmax in 7 of 10, median 750k" in finding.sentence
     assert finding.numbers["median_of_baseline"] == 7.5e5
 
 
@@ -307,9 +322,7 @@ def test_arms_that_never_reach_it_are_not_called_equal() -> None:
 def test_a_tokens_screen_counts_and_says_no_more() -> None:
     losses = Losses(full={"softmax": {0: 1e5, 1: math.inf, 2: math.inf}, "V1": {0: 1e5, 1: 2e5, 2: 1e5}})
     finding = only(losses, TOKENS)
-    assert (
-        finding.verdict == "SCREEN" and "softmax reached it 1 of 3 times, median never, no verdict" in finding.sentence
-    )
+    assert finding.verdict == "SCREEN" and "softmax in 1 of 3, median never, no verdict" in finding.sentence
     two = Losses(full={arm: {seed: runs[seed] for seed in (0, 1)} for arm, runs in losses.full.items()})
     assert only(two, TOKENS).verdict == "NO VERDICT" and "fewer than 3 seeds" in only(two, TOKENS).sentence
     with pytest.raises(ValueError, match="token_budget"):

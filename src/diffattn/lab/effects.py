@@ -1,7 +1,7 @@
 """What an arm's losses measure against the baseline's: pairs, interval, ruler, margin, the lead along budgets."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,6 +73,8 @@ class Effect:
     margin: float | None
     worth: float | None
     quarter: Quarter | None
+    noise: Noise | None = None
+    """What a screen's interval rests on; None: the arm's own paired differences."""
 
     @property
     def n(self) -> int:
@@ -114,6 +116,8 @@ class Effect:
     @property
     def detectable(self) -> float:
         """The true difference that these seeds see with 80 % power, by this interval."""
+        if self.noise is not None:
+            return _detectable_in_screen(self.noise, self.n, self.comparisons)
         return stats.detectable_difference(self.sd, self.n, self.alpha, self.comparisons)
 
     def seeds_for_margin(self, looks: tuple[tuple[int, float], ...]) -> int | None:
@@ -154,7 +158,7 @@ def effect_in_screen(arm: str, pairs: Pairs, losses: Losses, rules: Rules, noise
     interval = _pooled(pairs.differences, noise, comparisons)
     gains = _ruler_gains(losses, rules, pairs)
     ruler = Ruler(*_pooled(gains, noise, 1), len(gains)) if gains is not None else None
-    return _effect(arm, pairs, interval, rules, SCREEN_ALPHA, comparisons, ruler, None)
+    return replace(_effect(arm, pairs, interval, rules, SCREEN_ALPHA, comparisons, ruler, None), noise=noise)
 
 
 def _paired(differences: np.ndarray, alpha: float, comparisons: int) -> Interval:
@@ -171,6 +175,20 @@ def _pooled(differences: np.ndarray, noise: Noise, comparisons: int) -> Interval
         return mean, -math.inf, math.inf
     half = stats.dunnett_critical(comparisons, df, SCREEN_ALPHA) * sd * math.sqrt(2 / len(differences))
     return mean, mean - half, mean + half
+
+
+def _detectable_in_screen(noise: Noise, n: int, comparisons: int, power: float = 0.8) -> float:
+    """The true difference whose Dunnett interval excludes 0, on its side, with this power: noncentral t."""
+    from scipy import optimize
+    from scipy.stats import nct
+
+    sd, df = noise
+    if df == 0:
+        return math.nan
+    critical = stats.dunnett_critical(comparisons, df, SCREEN_ALPHA)
+    # The power at the critical value is about a half; with 1 degree of freedom it is 0.8 well before four times it.
+    shift = optimize.brentq(lambda x: float(nct.sf(critical, df, x)) - power, 0.0, 4 * critical + 4)
+    return float(shift) * sd * math.sqrt(2 / n)  # pyright: ignore[reportArgumentType]
 
 
 def _effect(

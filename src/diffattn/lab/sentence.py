@@ -57,7 +57,7 @@ def screened(verdict: str, effect: Effect, rules: Rules) -> str:
         seen = f"{signed(effect, effect.mean)} +- {plain(effect, effect.high - effect.mean)} {rules.unit}"
     else:
         seen = f"{signed(effect, effect.mean)} {rules.unit}, no interval"
-    return f"{effect.arm}: {seeds(effect.n)}: {seen}, {_undecided(verdict)}; {_next_step(rules)}"
+    return f"{effect.arm}: {seeds(effect.n)}: {seen}, {_undecided(verdict)}; {_next_step(effect.arm, rules)}"
 
 
 def repeated(effect: Effect, rules: Rules) -> str:
@@ -77,10 +77,10 @@ def unstable(arm: str, failed: int, runs: int, failed_baseline: int, runs_baseli
 
 def judged_ranks(verdict: str, effect: RankEffect, rules: Rules) -> str:
     """The claim about tokens to a share of right answers: a ratio of tokens, and who reached it."""
-    goal = f"{rules.metric.removeprefix('tokens_to_')} %"
+    goal = _goal(rules)
     counts = _reached(effect, rules)
     if verdict in ("SCREEN", "NO VERDICT"):
-        return f"{effect.arm}: {seeds(effect.n)}: {counts}, {_undecided(verdict)}; {_next_step(rules)}"
+        return f"{effect.arm}: {seeds(effect.n)}: {counts}, {_undecided(verdict)}; {_next_step(effect.arm, rules)}"
     if effect.identical:
         return f"{effect.arm}: identical to {rules.baseline} on all {seeds(effect.n)}, no difference at all"
     if not math.isfinite(effect.low):
@@ -101,12 +101,16 @@ def judged_ranks(verdict: str, effect: RankEffect, rules: Rules) -> str:
 
 
 def _reached(effect: RankEffect, rules: Rules) -> str:
-    def side(name: str, reached: int, median: float) -> str:
-        middle = f"median {short(median)}" if math.isfinite(median) else "median never"
-        return f"{name} reached it {reached} of {effect.n} times, {middle}"
+    def middle(median: float, unit: str = "") -> str:
+        return f"median {short(median)}{unit}" if math.isfinite(median) else "median never"
 
-    arm = side(effect.arm, effect.reached, effect.median)
-    return f"{arm}; {side(rules.baseline, effect.reached_baseline, effect.median_baseline)}"
+    arm = f"reached {_goal(rules)} in {effect.reached} of {effect.n} runs, {middle(effect.median, ' tokens')}"
+    baseline = f"{rules.baseline} in {effect.reached_baseline} of {effect.n}, {middle(effect.median_baseline)}"
+    return f"{arm}; {baseline}"
+
+
+def _goal(rules: Rules) -> str:
+    return f"{rules.metric.removeprefix('tokens_to_')} %"
 
 
 def _worth(effect: Effect, rules: Rules) -> str:
@@ -156,10 +160,10 @@ def _undecided(verdict: str) -> str:
     return "no verdict" if verdict == "SCREEN" else "no verdict (fewer than 3 seeds allow no interval worth reading)"
 
 
-def _next_step(rules: Rules) -> str:
+def _next_step(arm: str, rules: Rules) -> str:
     if rules.confirm_runs is not None:
         time = f", about {rules.confirm_minutes:.0f} min" if rules.confirm_minutes is not None else ""
-        return f"`--confirm` adds {rules.confirm_runs} fresh runs{time}"
+        return f"`--confirm {arm}` adds {rules.confirm_runs} fresh runs of this task{time}"
     return f"the first look is at {seeds(rules.looks[0][0])}"
 
 

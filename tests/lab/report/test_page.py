@@ -104,9 +104,14 @@ def test_what_all_sentences_of_a_task_are_true_of_is_shown_once(whole: tuple[Pag
 def test_sentences_are_typeset_on_the_page_alone(tmp_path: Path) -> None:
     folder = write_plan(tmp_path / "quick", Story(tasks=("text",), names={"diff_v1": "<v1>"}))
     source = write_report(folder).read_text()
-    assert "<code>--confirm</code> adds" in source and " ± 0." in source and "`" not in source and "+-" not in source
+    assert (
+        "<code>--confirm &lt;v1&gt;</code> adds" in source
+        and " ± 0." in source
+        and "`" not in source
+        and "+-" not in source
+    )
     sentence = json.loads((folder / "report.json").read_text())["tasks"]["text"]["findings"][0]["sentence"]
-    assert " +- 0." in sentence and "`--confirm`" in sentence
+    assert " +- 0." in sentence and "`--confirm <v1>`" in sentence
     assert " +- 0." in (folder / "report.md").read_text()
 
 
