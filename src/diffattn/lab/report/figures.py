@@ -87,7 +87,7 @@ def finals(task: Json) -> Figure:
     if timed:
         title = f"At equal time, {duration(task['equal_time_seconds'])}"
         panels.append(dot_panel(title, "nats per token (dev)", timed, marks=marks))
-        said += captions.EQUAL_TIME
+        said += captions.EQUAL_TIME.format(shared=task["shared"])
     if quarter:
         panels.append(dot_panel("At a quarter of the tokens", unit, quarter, marks=marks))
         said += captions.QUARTER

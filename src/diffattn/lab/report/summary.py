@@ -4,10 +4,10 @@ report.json, version 1 (null: not measured, or not yet)
     plan           name, description, hash, command, runs {planned, ended, failed}
     tasks          task name ->
         the plan's own numbers: data, metric, unit, baseline, margin, seeds, tokens, context, bigram_loss, ...
-        model          the baseline in words;  hardware: the machine in words;  progress: "2 of 3 seeds complete"
+        model          the baseline in words;  hardware: the machine in words;  shared: who else used it;  progress: "2 of 3 seeds complete"
         split          "test", or "dev" while a finished run lacks its test evaluation
         findings       list of {arm, verdict, mean, low, high, n, worth_percent_of_tokens, sentence, numbers}
-        equal_time_seconds    training time that every arm has used
+        equal_time_seconds    the least, over arms, of its slowest seed's training time
         arms           arm name ->
             sizes and costs as planned: ffn_width, other_parameters, flops_algebra, cache_bytes, ...
             learning_rate, tokens_per_second, seconds_per_token, peak_memory_bytes
@@ -32,8 +32,8 @@ from typing import Any
 
 from diffattn.lab.report.folder import Folder, Run, Task
 from diffattn.lab.report.seeds import seed_numbers
-from diffattn.lab.report.verdicts import ENDED, failures, final_loss, findings, main_runs, split_of
-from diffattn.lab.report.words import differences, hardware, inequalities, model_words
+from diffattn.lab.report.verdicts import ENDED, failures, final_loss, findings, main_runs, side_by_side, split_of
+from diffattn.lab.report.words import differences, hardware, inequalities, model_words, shared
 
 Json = dict[str, Any]
 LEVEL = 0.95
@@ -78,6 +78,7 @@ def _task(task: Task) -> Json:
         "split": split,
         "model": model_words(plan, some.config["model"] if some else {}),
         "hardware": hardware([run.environment for run in task.runs if run.environment]),
+        "shared": shared(side_by_side(task)),
         "progress": f"{len(ended)} of {len(plan['seeds'])} seeds complete",
         "findings": findings(task, split, inequalities(arms, plan["baseline"])),
         "equal_time_seconds": equal_time,

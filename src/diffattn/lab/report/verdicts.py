@@ -104,10 +104,14 @@ def _confirmation(task: Task) -> tuple[int, float | None]:
     seeds, budgets = LAST_LOOK, ("full", "quarter", "ruler")
     kinds = [main_runs(task, arm, budget) for arm in (task.plan["baseline"], arms[0]) for budget in budgets]
     times = [[run.done["seconds"] for run in runs if run.status == "finished"] for runs in kinds if runs]
-    some = next((run.environment for run in task.runs if run.environment.get("cores")), {"cores": 1})
-    side_by_side = max(1, some["cores"] // (some.get("threads") or some["cores"]))
     one_seed = sum(sum(t) / len(t) for t in times) if all(times) else None
-    return seeds * len(times), None if one_seed is None else math.ceil(seeds * one_seed / side_by_side / 60)
+    return seeds * len(times), None if one_seed is None else math.ceil(seeds * one_seed / side_by_side(task) / 60)
+
+
+def side_by_side(task: Task) -> int:
+    """Runs that share the machine when each has its threads."""
+    some = next((run.environment for run in task.runs if run.environment.get("cores")), {"cores": 1})
+    return max(1, some["cores"] // (some.get("threads") or some["cores"]))
 
 
 def _setting(plan: dict[str, Any], not_equal: str) -> str:

@@ -87,6 +87,12 @@ def hardware(environments: list[Json]) -> str:
     return "; ".join(found)
 
 
+def shared(runs: int) -> str:
+    """What the seconds were measured beside."""
+    beside = f"while up to {runs} runs shared the machine" if runs > 1 else "with one run at a time"
+    return f"Measured {beside}; seconds vary with its load."
+
+
 def status_words(report: Json) -> str:
     """How far the plan is."""
     runs = report["plan"]["runs"]
@@ -100,13 +106,13 @@ def status_words(report: Json) -> str:
 
 LEAST = 5e-4
 """Relative differences below this print as none."""
-# What may differ although nobody compares it: key and name.
+# What may differ although nobody compares it: key, name, and how it is known.
 COSTS = (
-    ("embedding_parameters", "embedding parameters"),
-    ("flops_algebra", "FLOPs of the algebra"),
-    ("flops_executed", "FLOPs executed"),
-    ("cache_bytes", "cache"),
-    ("tokens_per_second", "tokens/s"),
+    ("embedding_parameters", "embedding parameters", ""),
+    ("flops_algebra", "FLOPs of the algebra", ""),
+    ("flops_executed", "FLOPs executed", ""),
+    ("cache_bytes", "cache", ""),
+    ("tokens_per_second", "tokens/s", " as measured"),
 )
 
 
@@ -119,8 +125,10 @@ def differences(arm: Json, baseline: Json) -> str:
         said.append(f"non-embedding parameters {percent(arm['mismatch_percent'])}")
     if arm["learning_rate"] != baseline["learning_rate"]:
         said.append(f"learning rate {rate(arm['learning_rate'])} against {rate(baseline['learning_rate'])}")
-    ratios = ((name, _ratio(arm, baseline, key)) for key, name in COSTS)
-    said += [f"{name} × {_times(ratio)}" for name, ratio in ratios if ratio is not None and abs(ratio - 1) >= LEAST]
+    ratios = ((name, end, _ratio(arm, baseline, key)) for key, name, end in COSTS)
+    said += [
+        f"{name} × {_times(ratio)}{end}" for name, end, ratio in ratios if ratio is not None and abs(ratio - 1) >= LEAST
+    ]
     return ", ".join(said)
 
 
@@ -133,11 +141,13 @@ def inequalities(arms: Json, baseline: str) -> str:
         said.append(f"parameters by up to {percent(worst)}")
     if any(arm["learning_rate"] != base["learning_rate"] for arm in others):
         said.append("learning rates")
-    for key, name in COSTS:
+    for key, name, end in COSTS:
         ratios = [ratio for arm in others if (ratio := _ratio(arm, base, key)) is not None]
         low, high = min(ratios, default=1), max(ratios, default=1)
         if max(abs(low - 1), abs(high - 1)) >= LEAST:
-            said.append(f"{name} × {_times(low)}" + ("" if _times(low) == _times(high) else f" to {_times(high)}"))
+            said.append(
+                f"{name} × {_times(low)}" + ("" if _times(low) == _times(high) else f" to {_times(high)}") + end
+            )
     return ", ".join(said) or "nothing that was measured"
 
 
