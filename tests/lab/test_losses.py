@@ -54,6 +54,13 @@ def test_without_a_usual_name_the_first_arm_is_the_baseline_and_the_table_says_s
     assert "Baseline: V1 (as asked)" in verdict(path, baseline="V1")
 
 
+def test_without_a_column_of_budgets_every_run_is_a_full_one(tmp_path: Path) -> None:
+    rows = rows_of(Losses(full=LOSSES.full))
+    named = verdict(write(tmp_path / "named.csv", rows))
+    plain = [row.replace(",full", "") for row in rows]
+    assert verdict(write(tmp_path / "plain.csv", plain, "arm,seed,loss")) == named
+
+
 GOOD = ["softmax,0,full,1.7", "softmax,1,full,1.8", "V1,0,full,1.6", "V1,1,full,1.7"]
 
 
@@ -62,6 +69,7 @@ GOOD = ["softmax,0,full,1.7", "softmax,1,full,1.8", "V1,0,full,1.6", "V1,1,full,
     [
         (GOOD, "arm,sed,budget,loss", "line 1: needs one column 'seed'.*rename the column 'sed'"),
         (GOOD, "arm;seed;budget;loss", "separator must be a comma"),
+        (GOOD, "arm,seed,budgets,loss", "needs one column 'budget'.*rename the column 'budgets'"),
         ([], "arm,seed,budget,loss", "no rows"),
         ([*GOOD, "V1,1,full,1.9"], "arm,seed,budget,loss", "line 6.*already given in line 5"),
         ([*GOOD, "V1,2,full,1.9"], "arm,seed,budget,loss", "line 6: seed 2 of 'V1' has no pair"),

@@ -49,8 +49,8 @@ class _Row:
 def read_losses(path: Path, baseline: str | None = None) -> tuple[Losses, str, str]:
     """Losses, the baseline's name and how it was chosen, from a CSV with the columns arm, seed, budget and loss.
 
-    budget is full, quarter or ruler (the baseline given 1.25 x tokens); a loss of nan or inf is a failed run. Every arm
-    needs the baseline's seeds. Raises ValueError naming the line and, for a misspelt name, the nearest one.
+    budget is full, quarter or ruler (the baseline given 1.25 x tokens), full without that column; a loss of nan or inf
+    is a failed run. Every arm needs the baseline's seeds. Raises ValueError naming the line and, for a misspelt name, the nearest one.
     """
     rows = _parse(path)
     arms = list(dict.fromkeys(row.arm for row in rows if row.budget == "full"))
@@ -85,6 +85,8 @@ def _parse(path: Path) -> list[_Row]:
     if not header:
         raise ValueError(f"{path}: empty; expected a CSV with the columns {', '.join(COLUMNS)}")
     for column in COLUMNS:
+        if column == "budget" and column not in header and not _nearest(column, header):
+            continue
         if header.count(column) != 1:
             separated = " (the separator must be a comma)" if len(header) == 1 and len(header[0]) > 8 else ""
             raise ValueError(
@@ -133,11 +135,9 @@ def _parse_row(where: str, line: int, header: list[str], cells: list[str]) -> _R
         seed = int(cell["seed"])
     except ValueError:
         raise ValueError(f"{where}: the seed must be a whole number, got '{cell['seed']}'") from None
-    budget = cell["budget"].lower()
+    budget = cell.get("budget", "full").lower()
     if budget not in BUDGETS:
-        raise ValueError(
-            f"{where}: the budget must be {', '.join(BUDGETS)}, got '{cell['budget']}'{_nearest(budget, BUDGETS)}"
-        )
+        raise ValueError(f"{where}: the budget must be {', '.join(BUDGETS)}, got '{budget}'{_nearest(budget, BUDGETS)}")
     try:
         loss = float(cell["loss"])
     except ValueError:
