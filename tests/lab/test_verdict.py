@@ -122,7 +122,8 @@ def test_fewer_than_five_seeds_are_a_screen_with_one_width_for_all_arms(n: int) 
     assert first.high is not None and first.mean is not None and second.high is not None and second.mean is not None
     assert first.high - first.mean == pytest.approx(second.high - second.mean)
     assert re.match(
-        rf"V1: {n} seeds: -0\.\d+ \+- 0\.\d+ nats, no verdict; `--confirm V1` adds 7 fresh runs of this task, about 35 min\.",
+        rf"V1: {n} seeds: -0\.\d+ \+- 0\.\d+ nats, no verdict; "
+        r"`--confirm V1` adds 7 fresh runs of this task, about 35 min\.",
         first.sentence,
     )
 

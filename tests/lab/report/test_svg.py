@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffattn.lab.report.panels import Dot, Line, Row, dot_panel, line_panel, shown
-from diffattn.lab.report.svg import Scale, element, short, spread
+from diffattn.lab.report.svg import Scale, element, labels, short, spread
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.booleans())
@@ -43,6 +43,11 @@ def test_a_scale_maps_its_ends_to_its_pixels() -> None:
 )
 def test_axis_numbers_are_short(value: float, words: str) -> None:
     assert short(value) == words
+
+
+def test_ticks_are_written_as_exactly_as_their_step() -> None:
+    assert labels(Scale(1.42, 1.5, 0, 100).ticks(4)) == ["1.42", "1.44", "1.46", "1.48", "1.5"]
+    assert labels(Scale(1.42, 1.51, 0, 100).ticks(4)) == ["1.425", "1.45", "1.475", "1.5"]
 
 
 def test_attributes_and_labels_are_escaped() -> None:

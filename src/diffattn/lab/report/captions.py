@@ -22,8 +22,8 @@ RULER = """
 Hollow: the ruler, which is the baseline with 1.25 × tokens.
 """
 EQUAL_TIME = """
-Equal time: the curves above, read when the slowest seed of the fastest arm had ended; seeds that ended sooner stand with
-their last loss, slower arms are on unfinished schedules. {shared}
+Equal time: the curves above, read when the slowest seed of the fastest arm had ended; seeds that ended sooner stand
+with their last loss, slower arms are on unfinished schedules. {shared}
 """
 QUARTER = """
 A quarter of the tokens: trainings of their own, each with a full schedule.

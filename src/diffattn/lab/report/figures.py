@@ -31,8 +31,10 @@ def figure(task: Json, name: str, title: str, panels: list[str], caption: str, m
     seeds = ", ".join(str(seed) for seed in task["seeds"])
     machine = f" Trained on {task['hardware']}." if task["hardware"] else ""
     setting = f"Data: {task['data']}. Model: {task['model']}. Seeds {seeds}.{machine}"
-    words = missing or "Nothing to draw yet: no run has come this far."
-    return Figure(name, title, panels, caption.strip(), setting, words)
+    nothing = (
+        "This task has nothing to draw here." if task["ended"] else "Nothing to draw yet: no run has come this far."
+    )
+    return Figure(name, title, panels, caption.strip(), setting, missing or nothing)
 
 
 def style(number: int) -> str:
@@ -113,7 +115,7 @@ def learning_rates(task: Json) -> Figure:
         said += captions.SAME_RATE
     failed = sum(run["loss"] is None for run in runs)
     said = said.format(policy=policy) + (captions.FAILED_RATES.format(failed=failed) if failed else "")
-    missing = f"There was no sweep here. Policy: {policy}."
+    missing = f"No sweep: {policy}."
     return figure(task, "learning-rates", "Sensitivity to the learning rate", panels, said, missing)
 
 
@@ -196,7 +198,12 @@ def lambdas(task: Json) -> Figure:
                 line_panel(f"λ of {name}", "training tokens", "mean λ per layer", lines, across=[Mark("", 0.0)])
             )
     return figure(
-        task, "lambdas", "λ along training", panels, captions.LAMBDAS, "No arm here has a λ, or none has trained yet."
+        task,
+        "lambdas",
+        "λ along training",
+        panels,
+        captions.LAMBDAS,
+        "No arm here has a λ." if task["ended"] else "No arm here has a λ, or none has trained yet.",
     )
 
 

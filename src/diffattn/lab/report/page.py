@@ -43,7 +43,11 @@ def _task(name: str, task: Json) -> Json:
     shown = [figures.curves(task), figures.finals(task)]
     if never_reaching(task):
         shown.append(figures.events(task))
-    shown += [figures.learning_rates(task), figures.recall(task), figures.positions(task), figures.lambdas(task)]
+    shown.append(figures.learning_rates(task))
+    if not never_reaching(task):
+        # Where answers are the task, nothing but recall is scored.
+        shown.append(figures.recall(task))
+    shown += [figures.positions(task), figures.lambdas(task)]
     found = [_finding(finding) for finding in task["findings"]]
     conditions = {finding["conditions"] for finding in found}
     return {

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from diffattn.lab.report.svg import Scale, element, line, marker, padded, polyline, short, spread, text, tip
+from diffattn.lab.report.svg import Scale, element, labels, line, marker, padded, polyline, short, spread, text, tip
 
 WIDTH, HEIGHT = 360, 264
 TOP, LEFT, BOTTOM = 46, 42, 40
@@ -85,10 +85,11 @@ def line_panel(
     y = Scale(*(y_range or padded(ys)), HEIGHT - BOTTOM, TOP)
     body = [_frame(title, y_name, y, right), _x_axis(x_name, x, x_at or x.ticks(4), x_ticks)]
     body += [line(LEFT, y(m.value), right, y(m.value), "mark") for m in across if y.holds(m.value)]
-    body += [text(LEFT + 3, y(m.value) - 4, m.name, "note") for m in across if y.holds(m.value)]
     body += [line(x(m.value), TOP, x(m.value), HEIGHT - BOTTOM, "mark") for m in down]
     body += [text(x(m.value), TOP - 4, m.name, "note", text_anchor="middle") for m in down]
     body += [_clipped(_curves(lines, x, y), right)] + _ends(lines, x, y) + _names(lines, x, y, right)
+    # Over the curves: its halo keeps it legible.
+    body += [text(LEFT + 3, y(m.value) - 4, m.name, "note") for m in across if y.holds(m.value)]
     return _panel(title, body)
 
 
@@ -183,8 +184,9 @@ def _panel(title: str, body: Sequence[str], height: float = HEIGHT) -> str:
 
 def _frame(title: str, y_name: str, y: Scale, right: float) -> str:
     parts = [text(6, 13, title, "title"), text(6, 28, y_name, "unit")]
-    for value in y.ticks(5):
-        parts.append(text(LEFT - 6, y(value) + 3.5, short(value), "tick", text_anchor="end"))
+    ticks = y.ticks(5)
+    for value, label in zip(ticks, labels(ticks), strict=True):
+        parts.append(text(LEFT - 6, y(value) + 3.5, label, "tick", text_anchor="end"))
         parts.append(line(LEFT, y(value), right, y(value), "grid"))
     return "".join(parts)
 
@@ -239,9 +241,10 @@ def _names(lines: Sequence[Line], x: Scale, y: Scale, right: float) -> list[str]
 
 def _dot_axis(x: Scale, x_name: str, bottom: float, edges: tuple[float, float]) -> list[str]:
     parts = []
-    for value in x.ticks(4):
+    ticks = x.ticks(4)
+    for value, label in zip(ticks, labels(ticks), strict=True):
         parts.append(line(x(value), DOTS_TOP, x(value), bottom, "grid"))
-        parts.append(text(x(value), bottom + 15, short(value), "tick", text_anchor="middle"))
+        parts.append(text(x(value), bottom + 15, label, "tick", text_anchor="middle"))
     parts.append(line(edges[0], bottom, edges[1], bottom, "axis"))
     parts.append(text(sum(edges) / 2, bottom + 31, x_name, "unit", text_anchor="middle"))
     return parts

@@ -4,7 +4,8 @@ report.json, version 1 (null: not measured, or not yet)
     plan           name, description, hash, command, runs {planned, ended, failed}
     tasks          task name ->
         the plan's own numbers: data, metric, unit, baseline, margin, seeds, tokens, context, bigram_loss, ...
-        model          the baseline in words;  hardware: the machine in words;  shared: who else used it;  progress: "2 of 3 seeds complete"
+        model          the baseline in words;  hardware: the machine in words;  shared: what seconds mean
+        ended          whether every run has;  progress: "2 of 3 seeds complete"
         split          "test", or "dev" while a finished run lacks its test evaluation
         findings       list of {arm, verdict, mean, low, high, n, worth_percent_of_tokens, sentence, numbers}
         equal_time_seconds    the least, over arms, of its slowest seed's training time
@@ -75,6 +76,7 @@ def _task(task: Task) -> Json:
     }
     return {
         **{key: value for key, value in plan.items() if key not in ("arms", "runs", "name")},
+        "ended": all(run.status in ENDED for run in task.runs),
         "split": split,
         "model": model_words(plan, some.config["model"] if some else {}),
         "hardware": hardware([run.environment for run in task.runs if run.environment]),

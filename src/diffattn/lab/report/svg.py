@@ -89,13 +89,19 @@ def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
     return low - air, high + air
 
 
-def short(value: float) -> str:
-    """A number for an axis or a narrow cell, in at most about five characters: 0.005, 1.75, 717k, 2.1T."""
+def labels(ticks: Sequence[float]) -> list[str]:
+    """Ticks as `short` numbers, with as many figures as their step needs: 1.425, 1.45, 1.475."""
+    figures = next((n for n in range(3, 7) if all(float(f"{v:.{n}g}") == v for v in ticks)), 6)
+    return [short(value, figures) for value in ticks]
+
+
+def short(value: float, figures: int = 3) -> str:
+    """A number for an axis or a narrow cell, with three figures about five characters: 0.005, 1.75, 717k, 2.1T."""
     size = abs(value)
     for power, letter in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= 0.9995 * power:
-            return f"{value / power:.3g}{letter}".replace("-", "−")
-    return f"{value:.3g}".replace("-", "−")
+            return f"{value / power:.{figures}g}{letter}".replace("-", "−")
+    return f"{value:.{figures}g}".replace("-", "−")
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -61,7 +61,7 @@ def arm_tables(task: Json) -> list[Table]:
         _column("FLOPs", "executed", arms, lambda a: scaled(a["flops_executed"])),
         _column("Cache", "bytes", arms, lambda a: count(a["cache_bytes"])),
     ]
-    outcome = Table(list(rows), [(f"Result on held-out {task['split']}", _results(task))])
+    outcome = Table(list(rows), [("Result", _results(task))])
     for name, words, loss in _beside(task):
         outcome.rows.append((name, words, -1))
         for _, columns in outcome.groups:
@@ -72,18 +72,18 @@ def arm_tables(task: Json) -> list[Table]:
 
 
 def _results(task: Json) -> list[Column]:
-    arms = task["arms"]
+    arms, split = task["arms"], task["split"]
     columns = []
     if never_reaching(task):
-        columns.append(_column("Tokens to 50 %", "each seed", arms, lambda a: _events(a, "tokens_to_50")))
-        columns.append(_column("Tokens to 90 %", "each seed", arms, lambda a: _events(a, "tokens_to_90")))
-        columns.append(_column("Loss", "nats, each seed", arms, lambda a: _losses(a, "final_loss")))
+        columns.append(_column("Tokens to 50 %", "each seed, dev", arms, lambda a: _events(a, "tokens_to_50")))
+        columns.append(_column("Tokens to 90 %", "each seed, dev", arms, lambda a: _events(a, "tokens_to_90")))
+        columns.append(_column("Loss", f"nats, each seed, {split}", arms, lambda a: _losses(a, "final_loss")))
         columns.append(_column("At equal time", "nats, dev", arms, lambda a: _losses(a, "loss_at_equal_time")))
     else:
-        columns.append(_column("Loss", "nats per token", arms, lambda a: with_interval(a["loss"])))
+        columns.append(_column("Loss", f"nats per token, {split}", arms, lambda a: with_interval(a["loss"])))
         columns.append(_column("At equal time", "nats, dev", arms, _mean_at_equal_time))
     if any(arm["bits_per_byte"]["n"] for arm in arms.values()):
-        columns.append(_column("Bits per byte", "", arms, lambda a: with_interval(a["bits_per_byte"])))
+        columns.append(_column("Bits per byte", split, arms, lambda a: with_interval(a["bits_per_byte"])))
     columns.append(_column("Seeds", "finished", arms, _progress))
     return columns
 
