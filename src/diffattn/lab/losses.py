@@ -50,7 +50,8 @@ def read_losses(path: Path, baseline: str | None = None) -> tuple[Losses, str, s
     """Losses, the baseline's name and how it was chosen, from a CSV with the columns arm, seed, budget and loss.
 
     budget is full, quarter or ruler (the baseline given 1.25 x tokens), full without that column; a loss of nan or inf
-    is a failed run. Every arm needs the baseline's seeds. Raises ValueError naming the line and, for a misspelt name, the nearest one.
+    is a failed run. Every arm needs the baseline's seeds. Raises ValueError naming the line and, for a misspelt name,
+    the nearest one.
     """
     rows = _parse(path)
     arms = list(dict.fromkeys(row.arm for row in rows if row.budget == "full"))
