@@ -106,7 +106,7 @@ def verdict(argv: list[str]) -> int:
         """Prints intervals and verdict sentences.
 
         Args:
-            losses: CSV with a header: arm, seed, budget (full, quarter or ruler), loss.
+            losses: CSV with a header: arm, seed, loss, and budget (full, quarter or ruler; full where it is absent).
             baseline: The arm that the others are compared with; softmax, baseline or transformer when left out.
             margin: The smallest difference that matters, in nats; 0.43 of the ruler's effect when left out.
         """
