@@ -160,6 +160,8 @@ def test_a_run_whose_process_is_killed_is_taken_up_where_it_was(tmp_path):
 def test_ctrl_c_saves_what_is_trained_and_the_same_command_goes_on(tmp_path):
     out = tmp_path / "long"
     code = (
+        # A shell that starts the tests in the background makes all below it deaf to interruptions.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "from pathlib import Path; from diffattn.lab import runner; from support.plans import *;"
         "from test_runner import long_plan;"
         f"runner.compare(long_plan(), Path({str(out)!r}), workers=1)"
