@@ -6,7 +6,7 @@ a value head. Output head h reads group h // (H / G) in every map: the caller pa
 
 from torch import Tensor
 
-from diffattn.ops.dispatch import IMPLEMENTATIONS, attention_wide, diff_attention_wide, diff_maps, softmax_map
+from diffattn.ops import dispatch
 from diffattn.ops.masks import Restrictions
 
 __all__ = ["attention", "attention_maps", "diff_attention", "diff_attention_maps", "implementations"]
@@ -50,7 +50,7 @@ def diff_attention(
     Raises ValueError for a wrong shape, dtype, device, head count or value, naming the argument.
     """
     given = Restrictions(attn_mask, is_causal, window, documents, key_lengths, alibi)
-    return diff_attention_wide(q1, k1, q2, k2, v, lam, given, scale, impl).to(q1.dtype)
+    return dispatch.diff_attention(q1, k1, q2, k2, v, lam, given, scale, None, impl)
 
 
 def attention(
@@ -73,7 +73,7 @@ def attention(
     takes weight in the softmax and adds nothing to the result, exp(S) / (exp(sink) + sum exp(S)).
     """
     given = Restrictions(attn_mask, is_causal, window, documents, key_lengths, alibi)
-    return attention_wide(q, k, v, given, scale, sink, impl).to(q.dtype)
+    return dispatch.attention(q, k, v, given, scale, sink, None, impl)
 
 
 def diff_attention_maps(
@@ -95,7 +95,7 @@ def diff_attention_maps(
     attend are 0. Restrictions and errors as in `diff_attention`.
     """
     given = Restrictions(attn_mask, is_causal, window, documents, key_lengths, alibi)
-    return diff_maps(q1, k1, q2, k2, given, scale)
+    return dispatch.diff_maps(q1, k1, q2, k2, given, scale)
 
 
 def attention_maps(
@@ -115,9 +115,9 @@ def attention_maps(
     Rows sum to 1, with a sink to 1 minus the sink's weight; rows with nothing to attend are 0.
     """
     given = Restrictions(attn_mask, is_causal, window, documents, key_lengths, alibi)
-    return softmax_map(q, k, given, scale, sink)
+    return dispatch.softmax_map(q, k, given, scale, sink)
 
 
 def implementations() -> dict[str, str | None]:
     """Name of each implementation -> why it cannot run on this machine (None: it can)."""
-    return dict.fromkeys(IMPLEMENTATIONS)
+    return {name: module.unavailable() for name, module in dispatch.IMPLEMENTATIONS.items()}

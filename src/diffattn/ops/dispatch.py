@@ -1,19 +1,33 @@
-"""From checked arguments to an implementation. Results here keep float32 (float64) where the implementation has it."""
+"""From checked arguments to an implementation."""
 
 import dataclasses
 from contextlib import AbstractContextManager
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from diffattn.ops import reference, sdpa
+from diffattn.ops.call import Call, Norm
 from diffattn.ops.checks import check_lam, check_operands, check_per_head, check_restrictions, check_scale
 from diffattn.ops.masks import Mask, Restrictions, build_mask
 
-IMPLEMENTATIONS = ("reference", "sdpa")
+
+class Implementation(Protocol):
+    """What a module must have to serve calls; `diffattn.ops.call` says what each does."""
+
+    @property
+    def FUSES_NORM(self) -> bool: ...
+
+    def unavailable(self) -> str | None: ...
+    def refuses(self, call: Call) -> str | None: ...
+    def run(self, call: Call) -> Tensor: ...
 
 
-def diff_attention_wide(
+IMPLEMENTATIONS: dict[str, Implementation] = {"reference": reference, "sdpa": sdpa}
+
+
+def diff_attention(
     q1: Tensor,
     k1: Tensor,
     q2: Tensor,
@@ -22,44 +36,43 @@ def diff_attention_wide(
     lam: float | Tensor,
     given: Restrictions,
     scale: float | None,
+    norm: Norm | None,
     impl: str,
 ) -> Tensor:
-    """(A1 - lam A2) v, [B, H, T, E], before it is rounded to the dtype of q1."""
+    """(A1 - lam A2) v and the norm behind it, [B, H, T, E], in the dtype of q1."""
     check_operands({"q1": q1, "q2": q2}, {"k1": k1, "k2": k2}, v)
     check_lam(lam, q1)
     given, scale = _checked(given, q1, k1, scale)
-    chosen = _choose(impl, q1, k1, v)
     if isinstance(lam, Tensor):
         lam = lam.to(reference.compute_dtype(q1.dtype))
-    square = _square_causal(given, q1, k1) and chosen == "sdpa"
-    mask = Mask(None, None) if square else _mask(given, q1, k1)
-    with _full_precision(q1):
-        if chosen == "sdpa":
-            return sdpa.diff_attention(q1, k1, q2, k2, v, lam, mask, scale, square)
-        return reference.diff_attention(q1, k1, q2, k2, v, lam, mask, scale)
+    return _run(Call((q1, q2), (k1, k2), v, lam, None, given, scale, norm), impl)
 
 
-def attention_wide(
+def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     given: Restrictions,
     scale: float | None,
     sink: Tensor | None,
+    norm: Norm | None,
     impl: str,
 ) -> Tensor:
-    """A v, [B, H, T, E], before it is rounded to the dtype of q."""
+    """A v and the norm behind it, [B, H, T, E], in the dtype of q."""
     check_operands({"q": q}, {"k": k}, v)
     given, scale = _checked(given, q, k, scale)
     if sink is not None:
         check_per_head("sink", sink, q.shape[1], q.device)
-    chosen = _choose(impl, q, k, v)
-    square = _square_causal(given, q, k) and chosen == "sdpa"
-    mask = Mask(None, None) if square else _mask(given, q, k)
-    with _full_precision(q):
-        if chosen == "sdpa":
-            return sdpa.attention(q, k, v, mask, scale, square, sink)
-        return reference.attention(q, k, v, mask, scale, sink)
+    return _run(Call((q,), (k,), v, 0.0, sink, given, scale, norm), impl)
+
+
+def _run(call: Call, impl: str) -> Tensor:
+    dtype = call.queries[0].dtype
+    chosen = _choose(call, impl)
+    with _full_precision(call.queries[0]):
+        if call.norm is None or chosen.FUSES_NORM:
+            return chosen.run(call).to(dtype)
+        return reference.normed(chosen.run(dataclasses.replace(call, norm=None)), call.norm).to(dtype)
 
 
 def diff_maps(
@@ -96,11 +109,6 @@ def _checked(given: Restrictions, q: Tensor, k: Tensor, scale: float | None) -> 
     return given, q.shape[-1] ** -0.5 if scale is None else float(scale)
 
 
-def _square_causal(given: Restrictions, q: Tensor, k: Tensor) -> bool:
-    """The plain causal rule over as many queries as keys: kernels have it built in and need no mask."""
-    return given.only_causal() and q.shape[2] == k.shape[2]
-
-
 def _mask(given: Restrictions, q: Tensor, k: Tensor) -> Mask:
     return build_mask(given, q.shape[2], k.shape[2], q.device, reference.compute_dtype(q.dtype))
 
@@ -110,21 +118,26 @@ def _full_precision(q: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(q.device.type, enabled=False)
 
 
-def _choose(impl: str, q: Tensor, k: Tensor, v: Tensor) -> str:
+def _choose(call: Call, impl: str) -> Implementation:
     if impl == "auto":
-        return _fastest(q, k, v)
+        return IMPLEMENTATIONS[_fastest(call)]
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl: got {impl!r}, needs 'auto' or one of {', '.join(map(repr, IMPLEMENTATIONS))}")
-    return impl
+    chosen = IMPLEMENTATIONS[impl]
+    reason = chosen.unavailable() or chosen.refuses(call)
+    if reason is not None:
+        raise ValueError(f"impl: {impl!r} cannot serve this call: {reason}")
+    return chosen
 
 
-def _fastest(q: Tensor, k: Tensor, v: Tensor) -> str:
+def _fastest(call: Call) -> str:
     """By benchmarks/sdpa_plans.py on one core of a Zen 3 in float32; accelerators are not measured.
 
     A CPU's fused kernel is slow where its blocks are not filled. Where V is wider than Q the plain formula takes 0.6
     of its time at T = 32, 0.7 to 0.8 from 64 to 96 (forward and backward), and loses from 128 on; where it is not, the
     two are even at 64. For up to 16 queries on a longer cache the formula takes 0.4 to 0.7.
     """
+    q, k, v = call.queries[0], call.keys[0], call.v
     queries, keys = q.shape[2], k.shape[2]
     few = queries <= 16 or (v.shape[-1] > q.shape[-1] and queries * keys <= 96 * 96)
     return "reference" if few and q.device.type == "cpu" else "sdpa"

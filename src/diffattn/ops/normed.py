@@ -1,14 +1,14 @@
 """The operators with the per-head RMSNorm and a gain behind them.
 
-The unfused form: attention, then the norm. Layers call it in every case, so that an implementation with the norm as
-its epilogue changes this file alone. Letters as in `diffattn.ops`.
+Layers call these in every case: an implementation that has the norm as its epilogue saves two passes over the result,
+and behind the others `reference.normed` takes it. Letters as in `diffattn.ops`.
 """
 
-import torch
 from torch import Tensor
 
+from diffattn.ops import dispatch
+from diffattn.ops.call import Norm
 from diffattn.ops.checks import FLOATS
-from diffattn.ops.dispatch import attention_wide, diff_attention_wide
 from diffattn.ops.masks import Restrictions
 
 
@@ -39,8 +39,7 @@ def normed_diff_attention(
     """
     _check_norm(weight, eps, v)
     given = Restrictions(attn_mask, is_causal, window, documents, key_lengths, alibi)
-    out = diff_attention_wide(q1, k1, q2, k2, v, lam, given, scale, impl)
-    return _normed(out, weight, eps, gain).to(q1.dtype)
+    return dispatch.diff_attention(q1, k1, q2, k2, v, lam, given, scale, Norm(weight, eps, gain), impl)
 
 
 def normed_attention(
@@ -63,16 +62,7 @@ def normed_attention(
     """gain * RMSNorm(attention(...)), as in `normed_diff_attention`."""
     _check_norm(weight, eps, v)
     given = Restrictions(attn_mask, is_causal, window, documents, key_lengths, alibi)
-    out = attention_wide(q, k, v, given, scale, sink, impl)
-    return _normed(out, weight, eps, gain).to(q.dtype)
-
-
-def _normed(x: Tensor, weight: Tensor | None, eps: float | None, gain: float) -> Tensor:
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
-    factor = gain if weight is None else weight.to(x.dtype) * gain
-    if eps is None:
-        return x * factor
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * factor
+    return dispatch.attention(q, k, v, given, scale, sink, Norm(weight, eps, gain), impl)
 
 
 def _check_norm(weight: Tensor | None, eps: float | None, v: Tensor) -> None:

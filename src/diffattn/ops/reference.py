@@ -7,20 +7,42 @@ computed in float32, or in float64 for float64 inputs.
 import torch
 from torch import Tensor
 
-from diffattn.ops.masks import Mask, additive
+from diffattn.ops.call import Call, Norm
+from diffattn.ops.masks import Mask, additive, build_mask
+
+FUSES_NORM = False
 
 
-def diff_attention(
-    q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, v: Tensor, lam: float | Tensor, mask: Mask, scale: float
-) -> Tensor:
-    """(A1 - lam A2) v, [B, H, T, E], in float32 or float64."""
-    first, second = diff_maps(q1, k1, q2, k2, mask, scale)
-    return _read(first - lam * second, v, mask.empty)
+def unavailable() -> str | None:
+    """It runs everywhere."""
+    return None
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, sink: Tensor | None) -> Tensor:
-    """A v, [B, H, T, E], in float32 or float64."""
-    return _read(softmax_map(q, k, mask, scale, sink), v, mask.empty)
+def refuses(call: Call) -> str | None:
+    """It serves every call."""
+    return None
+
+
+def run(call: Call) -> Tensor:
+    """A v, or (A1 - lam A2) v, [B, H, T, E], in float32 or float64."""
+    q, k = call.queries[0], call.keys[0]
+    mask = build_mask(call.given, q.shape[2], k.shape[2], q.device, compute_dtype(q.dtype))
+    if call.maps == 1:
+        weights = softmax_map(q, k, mask, call.scale, call.sink)
+    else:
+        first, second = diff_maps(q, k, call.queries[1], call.keys[1], mask, call.scale)
+        weights = first - call.lam * second
+    out = grouped_product(weights, call.v.to(weights.dtype))
+    return out if mask.empty is None else out.masked_fill(mask.empty, 0.0)
+
+
+def normed(x: Tensor, norm: Norm) -> Tensor:
+    """gain * RMSNorm(x), in float32 or float64: what a fused norm must give."""
+    x = x.to(compute_dtype(x.dtype))
+    factor = norm.gain if norm.weight is None else norm.weight.to(x.dtype) * norm.gain
+    if norm.eps is None:
+        return x * factor
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.eps) * factor
 
 
 def diff_maps(q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
@@ -57,8 +79,3 @@ def grouped_product(left: Tensor, right: Tensor) -> Tensor:
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Float32 for everything narrower; float64 stays."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _read(weights: Tensor, v: Tensor, empty: Tensor | None) -> Tensor:
-    out = grouped_product(weights, v.to(weights.dtype))
-    return out if empty is None else out.masked_fill(empty, 0.0)

@@ -16,50 +16,51 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from diffattn.ops.masks import Mask, additive
+from diffattn.ops.call import Call
+from diffattn.ops.masks import Mask, additive, build_mask
+from diffattn.ops.reference import compute_dtype
+
+FUSES_NORM = False
 
 FULL_VECTOR = 16
 """Keys that fill a vector register of any CPU (AVX-512 in float32). With fewer and no mask, torch's fused CPU kernel
 takes a row of NaN logits for a row without keys and gives 0; with a mask it keeps the NaN."""
 
 
-def diff_attention(
-    q1: Tensor,
-    k1: Tensor,
-    q2: Tensor,
-    k2: Tensor,
-    v: Tensor,
-    lam: float | Tensor,
-    mask: Mask,
-    scale: float,
-    square_causal: bool,
-) -> Tensor:
-    """A1 v - lam A2 v, [B, H, T, E], in float32 or float64; `square_causal`: the causal rule, T = S, and no mask."""
-    if scale <= 0:
-        q1, q2, scale = q1 * scale, q2 * scale, 1.0
-    width = _kernel_width(q1, v)
-    q1, k1, q2, k2, values = _padded((q1, k1, q2, k2, v), width)
-    read1 = _attend(q1, k1, values, mask.values, square_causal, scale)
-    read2 = _attend(q2, k2, values, mask.values, square_causal, scale)
-    dtype = torch.float64 if v.dtype == torch.float64 else torch.float32
-    return _finished(read1.to(dtype) - lam * read2.to(dtype), v.shape[-1], mask)
+def unavailable() -> str | None:
+    """It runs everywhere."""
+    return None
 
 
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, square_causal: bool, sink: Tensor | None
-) -> Tensor:
-    """A v, [B, H, T, E], in float32 or float64 (the narrow dtype is kept where there is no sink)."""
-    values = mask.values
+def refuses(call: Call) -> str | None:
+    """It serves every call."""
+    return None
+
+
+def run(call: Call) -> Tensor:
+    """A v, or A1 v - lam A2 v, [B, H, T, E]; two maps in float32 or float64, one in the queries' dtype."""
+    q, k, v = call.queries[0], call.keys[0], call.v
+    square = call.given.only_causal() and q.shape[2] == k.shape[2]
+    dtype = compute_dtype(q.dtype)
+    # The plain causal rule over as many queries as keys is built into torch's kernels and needs no mask.
+    mask = Mask(None, None) if square else build_mask(call.given, q.shape[2], k.shape[2], q.device, dtype)
+    queries, scale = call.queries, call.scale
     if scale <= 0:
-        q, scale = q * scale, 1.0
-    if sink is None:
-        q, k, wide = _padded((q, k, v), _kernel_width(q, v))
-        out = _attend(q, k, wide, values, square_causal, scale)
+        queries, scale = tuple(x * scale for x in queries), 1.0
+    if call.maps == 2:
+        (q1, q2), (k1, k2) = queries, call.keys
+        q1, k1, q2, k2, values = _padded((q1, k1, q2, k2, v), _kernel_width(q, v))
+        first = _attend(q1, k1, values, mask.values, square, scale)
+        second = _attend(q2, k2, values, mask.values, square, scale)
+        out = first.to(dtype) - call.lam * second.to(dtype)
+    elif call.sink is None:
+        q, k, values = _padded((queries[0], k, v), _kernel_width(q, v))
+        out = _attend(q, k, values, mask.values, square, scale)
     else:
-        q, k, wide, values = _with_sink(q, k, v, values, square_causal, scale, sink)
-        q, k, wide = _padded((q, k, wide), _kernel_width(q, wide))
-        out = _attend(q, k, wide, values, square_causal, 1.0)
-        out = out[:, :, 1:] if square_causal else out
+        q, k, values, logits = _with_sink(queries[0], k, v, mask.values, square, scale, call.sink)
+        q, k, values = _padded((q, k, values), _kernel_width(q, values))
+        out = _attend(q, k, values, logits, square, 1.0)
+        out = out[:, :, 1:] if square else out
     return _finished(out, v.shape[-1], mask)
 
 
@@ -92,7 +93,7 @@ def _with_sink(
 
     The scale moves into the queries. Under the causal rule one more query in front keeps the call square.
     """
-    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    dtype = compute_dtype(q.dtype)
     # Minus infinity (no sink) would meet the 0 of the other keys; for a softmax this is as good.
     logit = sink.to(dtype).clamp(min=-1e30)[:, None, None].expand(*q.shape[:-1], 1)
     q = torch.cat((q.to(dtype) * scale, logit), -1)
