@@ -68,7 +68,7 @@ void diffattn_forward(const Call* call, const Operand* out, const Saved* saved);
 int64_t diffattn_parts(const Call* call);
 void diffattn_backward(const Call* call, const Saved* saved, const Gradients* gradients);
 
-// The forward pass for few queries on many keys, parallel over keys; without norm, nothing saved.
+// The forward pass for few queries on many keys, parallel over keys; the norm included, nothing saved.
 void diffattn_decode(const Call* call, const Operand* out);
 
 // Of the sources that this library was built from, as `library.py` computes it.
