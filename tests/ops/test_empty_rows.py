@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from diffattn.ops import attention, attention_maps, diff_attention, diff_attention_maps, implementations
+from diffattn.ops import attention, attention_maps, diff_attention, diff_attention_maps
+from support.implementations import serving
 
-every_impl = pytest.mark.parametrize("impl", ["auto", *implementations()])
+every_impl = pytest.mark.parametrize("impl", ["auto", *serving(torch.float32, 16)])
 TOKENS = 5
 
 
@@ -36,7 +37,7 @@ restrictions = pytest.mark.parametrize("name", EMPTY)
 
 
 def leaves() -> list[Tensor]:
-    shapes = [(1, 2, TOKENS, 4)] * 4 + [(1, 2, TOKENS, 8), (1, 2, TOKENS, 1)]
+    shapes = [(1, 2, TOKENS, 16)] * 5 + [(1, 2, TOKENS, 1)]
     return [torch.randn(shape, requires_grad=True) for shape in shapes]
 
 
@@ -94,15 +95,15 @@ def test_no_nan_is_ever_made_on_the_way(impl: str) -> None:
 
 @every_impl
 def test_no_keys_at_all(impl: str) -> None:
-    q, k, v = torch.randn(1, 2, 3, 4, requires_grad=True), torch.randn(1, 2, 0, 4), torch.randn(1, 2, 0, 8)
+    q, k, v = torch.randn(1, 2, 3, 16, requires_grad=True), torch.randn(1, 2, 0, 16), torch.randn(1, 2, 0, 32)
     out = diff_attention(q, k, q, k, v, 0.5, impl=impl)
     out.sum().backward()
-    assert out.shape == (1, 2, 3, 8) and not out.any() and not q.grad.any()
+    assert out.shape == (1, 2, 3, 32) and not out.any() and not q.grad.any()
 
 
 @every_impl
 def test_a_row_that_sees_one_key_reads_it(impl: str) -> None:
-    q, k, v = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4)
+    q, k, v = torch.randn(3, 1, 1, 3, 16)
     out = attention(q, k, v, attn_mask=torch.eye(3, dtype=torch.bool), impl=impl)
     assert_close(out, v)
 
@@ -120,7 +121,7 @@ def test_what_is_not_finite_shows_in_every_row_that_may_attend_it(poison: float,
 
 @every_impl
 def test_a_mask_that_is_not_a_number_shows(impl: str) -> None:
-    q, k, v = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4)
+    q, k, v = torch.randn(1, 1, 2, 16), torch.randn(1, 1, 3, 16), torch.randn(1, 1, 3, 16)
     mask = torch.tensor([[0.0, torch.nan, 0.0], [0.0, 0.0, -torch.inf]])
     out = attention(q, k, v, attn_mask=mask, impl=impl)
     assert out[0, 0, 0].isnan().all() and out[0, 0, 1].isfinite().all()

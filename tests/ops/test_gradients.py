@@ -8,9 +8,10 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from diffattn.ops import attention, diff_attention, implementations
+from diffattn.ops import attention, diff_attention
+from support.implementations import serving
 
-every_impl = pytest.mark.parametrize("impl", list(implementations()))
+every_impl = pytest.mark.parametrize("impl", serving(torch.float64, 2))
 RESTRICTIONS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "causal": {"is_causal": True},

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffattn.ops import attention, diff_attention, implementations
+from diffattn.ops import attention, diff_attention
+from support.implementations import serving
 
-every_impl = pytest.mark.parametrize("impl", ["auto", *implementations()])
-BATCH, HEADS, GROUPS, TOKENS, WIDTH = 2, 4, 2, 10, 8
+every_impl = pytest.mark.parametrize("impl", ["auto", *serving(torch.float32, 16)])
+BATCH, HEADS, GROUPS, TOKENS, WIDTH = 2, 4, 2, 10, 16
 Operator = Callable[..., Tensor]
 
 

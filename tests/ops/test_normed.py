@@ -8,14 +8,17 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
-from diffattn.ops import attention, diff_attention, implementations
+from diffattn.ops import attention, diff_attention
 from diffattn.ops.normed import normed_attention, normed_diff_attention
+from support.implementations import RUNNING, home, with_dtypes
 
-every_impl = pytest.mark.parametrize("impl", ["auto", *implementations()])
+every_impl = pytest.mark.parametrize("impl", ["auto", *RUNNING])
 
 
-def operands(dtype: torch.dtype = torch.float64, value: int = 8) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    q, k, v = (2, 4, 5, 4), (2, 2, 5, 4), (2, 2, 5, value)
+def operands(
+    dtype: torch.dtype = torch.float64, width: int = 4, value: int | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    q, k, v = (2, 4, 5, width), (2, 2, 5, width), (2, 2, 5, value or 2 * width)
     q1, k1, q2, k2, v = (torch.randn(shape, dtype=torch.float64).to(dtype) for shape in (q, k, q, k, v))
     return q1, k1, q2, k2, v
 
@@ -27,21 +30,26 @@ def norm(x: Tensor, eps: float) -> Tensor:
 @every_impl
 @pytest.mark.parametrize("eps", [1e-5, 1e-2])
 def test_it_is_the_operator_normed_per_head_and_token(eps: float, impl: str) -> None:
-    given, weight = operands(), torch.rand(8, dtype=torch.float64)
+    at = home(impl)
+    given, weight = operands(at.dtype, at.width), torch.rand(2 * at.width, dtype=at.dtype)
     options: dict[str, Any] = {"is_causal": True, "impl": impl}
     plain = diff_attention(*given, 0.6, **options)
-    assert_close(normed_diff_attention(*given, 0.6, weight, eps, 0.8, **options), 0.8 * weight * norm(plain, eps))
-    assert_close(normed_diff_attention(*given, 0.6, None, eps, 1.0, **options), norm(plain, eps))
-    assert_close(normed_diff_attention(*given, 0.6, None, None, 0.8, **options), 0.8 * plain)
+    assert_close(
+        normed_diff_attention(*given, 0.6, weight, eps, 0.8, **options), 0.8 * weight * norm(plain, eps), **at.close
+    )
+    assert_close(normed_diff_attention(*given, 0.6, None, eps, 1.0, **options), norm(plain, eps), **at.close)
+    assert_close(normed_diff_attention(*given, 0.6, None, None, 0.8, **options), 0.8 * plain, **at.close)
     q, k, _, _, v = given
-    sink = torch.randn(4, dtype=torch.float64)
+    sink = torch.randn(4, dtype=at.dtype)
     one = attention(q, k, v, sink=sink, **options)
-    assert_close(normed_attention(q, k, v, weight, eps, 0.7, sink=sink, **options), 0.7 * weight * norm(one, eps))
+    assert_close(
+        normed_attention(q, k, v, weight, eps, 0.7, sink=sink, **options), 0.7 * weight * norm(one, eps), **at.close
+    )
 
 
 @every_impl
 def test_every_restriction_reaches_the_operator(impl: str) -> None:
-    given = operands()
+    given = operands(home(impl).dtype, home(impl).width)
     options: dict[str, Any] = {
         "attn_mask": torch.rand(5, 5) < 0.8,
         "is_causal": True,
@@ -57,12 +65,11 @@ def test_every_restriction_reaches_the_operator(impl: str) -> None:
     assert_close(normed_attention(q, k, v, None, None, 1.0, **options), attention(q, k, v, **options))
 
 
-@every_impl
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@with_dtypes(torch.float64, torch.float32, torch.bfloat16, torch.float16, width=16)
 def test_a_row_of_zeros_stays_finite_forward_and_backward(dtype: torch.dtype, impl: str) -> None:
     """At lam = 1 the first causal row is exactly 0, and the norm divides by the root of eps alone."""
-    leaves = [x.requires_grad_() for x in operands(dtype)]
-    lam, weight = torch.tensor(1.0, requires_grad=True), torch.ones(8, requires_grad=True)
+    leaves = [x.requires_grad_() for x in operands(dtype, 16)]
+    lam, weight = torch.tensor(1.0, requires_grad=True), torch.ones(32, requires_grad=True)
     out = normed_diff_attention(*leaves, lam, weight, 1e-5, 0.2, is_causal=True, impl=impl)
     assert not out[:, :, 0].any() and out.dtype == dtype
     gradients = torch.autograd.grad(out.float().cos().sum() + out.float().sum(), [*leaves, lam, weight])
@@ -72,7 +79,7 @@ def test_a_row_of_zeros_stays_finite_forward_and_backward(dtype: torch.dtype, im
 
 @every_impl
 def test_a_padded_row_stays_zero(impl: str) -> None:
-    leaves = [x.requires_grad_() for x in operands()]
+    leaves = [x.requires_grad_() for x in operands(home(impl).dtype, home(impl).width)]
     documents = torch.tensor([[-1, -1, 0, 0, 0]]).expand(2, 5)
     out = normed_diff_attention(*leaves, 0.5, None, 1e-5, 1.0, is_causal=True, documents=documents, impl=impl)
     out.exp().sum().backward()

@@ -5,10 +5,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from diffattn.ops import attention, attention_maps, diff_attention, diff_attention_maps, implementations
+from diffattn.ops import attention, attention_maps, diff_attention, diff_attention_maps
+from support.implementations import serving, with_dtypes
 
-every_impl = pytest.mark.parametrize("impl", ["auto", *implementations()])
-narrow = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+every_impl = pytest.mark.parametrize("impl", ["auto", *serving(torch.float32, 16)])
+every_narrow_impl = with_dtypes(torch.bfloat16, torch.float16, width=16)
 NARROW_ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """Largest relative error of one rounding."""
 
@@ -20,8 +21,7 @@ def operands(dtype: torch.dtype, tokens: int = 65) -> tuple[Tensor, Tensor, Tens
     return q1, k1, q2, k2, torch.randn(2, 2, tokens, 32, generator=generator).to(dtype)
 
 
-@every_impl
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@with_dtypes(torch.float16, torch.bfloat16, torch.float32, torch.float64, width=16)
 def test_the_result_has_the_dtype_of_the_queries(dtype: torch.dtype, impl: str) -> None:
     q1, k1, q2, k2, v = operands(dtype, 5)
     lam, slopes, sink = torch.tensor(0.3), torch.rand(4), torch.rand(4)
@@ -33,8 +33,7 @@ def test_the_result_has_the_dtype_of_the_queries(dtype: torch.dtype, impl: str) 
     assert diff_attention_maps(q1, k1, q2, k2)[1].dtype == wide
 
 
-@every_impl
-@narrow
+@every_narrow_impl
 @pytest.mark.parametrize("restriction", ["causal", "alibi", "documents"])
 def test_16_bits_are_off_by_no_more_than_their_roundings(restriction: str, dtype: torch.dtype, impl: str) -> None:
     q1, k1, q2, k2, v = operands(dtype)
@@ -55,8 +54,7 @@ def test_16_bits_are_off_by_no_more_than_their_roundings(restriction: str, dtype
     assert ((out.double() - wanted).abs() <= allowed).all()
 
 
-@every_impl
-@narrow
+@every_narrow_impl
 def test_16_bit_gradients_stay_near_those_of_float64(dtype: torch.dtype, impl: str) -> None:
     lam = torch.tensor(0.8, requires_grad=True)
     leaves = [x.requires_grad_() for x in operands(dtype)]
@@ -69,38 +67,39 @@ def test_16_bit_gradients_stay_near_those_of_float64(dtype: torch.dtype, impl: s
     assert [x.dtype for x in found] == [dtype] * 5 + [torch.float32]
 
 
-@every_impl
-@narrow
+@every_narrow_impl
 def test_lam_is_float32_beside_16_bit_inputs(dtype: torch.dtype, impl: str) -> None:
     """On the first row A1 = A2 = 1, so that v = 256 shows lam's own digits: 1 - lam must not round to 0."""
-    q, k, v = torch.zeros(1, 1, 2, 4, dtype=dtype), torch.zeros(1, 1, 2, 4, dtype=dtype), 256 * torch.ones(1, 1, 2, 8)
+    q, k, v = (
+        torch.zeros(1, 1, 2, 16, dtype=dtype),
+        torch.zeros(1, 1, 2, 16, dtype=dtype),
+        256 * torch.ones(1, 1, 2, 16),
+    )
     lam = torch.tensor(1 - 2.0**-14)
     out = diff_attention(q, k, q, k, v.to(dtype), lam, is_causal=True, impl=impl)
-    assert_close(out.float(), torch.full((1, 1, 2, 8), 2.0**-6))
+    assert_close(out.float(), torch.full((1, 1, 2, 16), 2.0**-6))
 
 
-@every_impl
-@narrow
+@every_narrow_impl
 def test_the_softmax_statistics_are_float32(dtype: torch.dtype, impl: str) -> None:
     """3000 equal keys: a sum in 16 bits would stop at 256 (bfloat16) or 2048 (float16)."""
-    q, k, v = torch.zeros(1, 1, 2, 8), torch.zeros(1, 1, 3000, 8), torch.ones(1, 1, 3000, 8)
+    q, k, v = torch.zeros(1, 1, 2, 16), torch.zeros(1, 1, 3000, 16), torch.ones(1, 1, 3000, 16)
     out = attention(q.to(dtype), k.to(dtype), v.to(dtype), impl=impl)
-    assert_close(out.float(), torch.ones(1, 1, 2, 8), rtol=NARROW_ROUNDING[dtype], atol=0)
+    assert_close(out.float(), torch.ones(1, 1, 2, 16), rtol=NARROW_ROUNDING[dtype], atol=0)
 
 
-@every_impl
-@narrow
+@every_narrow_impl
 def test_a_bias_is_float32_beside_16_bit_inputs(dtype: torch.dtype, impl: str) -> None:
     """Around 500, bfloat16 has steps of 2 and float16 of 0.25."""
     bias = 500 + torch.randn(7, 9)
-    q, k, v = torch.zeros(1, 1, 7, 4), torch.zeros(1, 1, 9, 4), torch.eye(9)[None, None]
+    q, k, v = torch.zeros(1, 1, 7, 16), torch.zeros(1, 1, 9, 16), torch.eye(9, 16)[None, None]
     out = attention(q.to(dtype), k.to(dtype), v.to(dtype), attn_mask=bias, impl=impl)
-    assert_close(out[0, 0].float(), bias.softmax(-1), rtol=2 * NARROW_ROUNDING[dtype], atol=0)
+    assert_close(out[0, 0, :, :9].float(), bias.softmax(-1), rtol=2 * NARROW_ROUNDING[dtype], atol=0)
 
 
 @every_impl
 def test_large_logits_do_not_overflow(impl: str) -> None:
-    q, k, v = 1e3 * torch.randn(1, 1, 20, 8), 1e3 * torch.randn(1, 1, 20, 8), torch.randn(1, 1, 20, 8)
+    q, k, v = 1e3 * torch.randn(1, 1, 20, 16), 1e3 * torch.randn(1, 1, 20, 16), torch.randn(1, 1, 20, 16)
     out = attention(q, k, v, impl=impl)
     best = (q @ k.mT).argmax(-1)
     assert_close(out, v[:, :, best[0, 0]])
