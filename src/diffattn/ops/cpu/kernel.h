@@ -10,6 +10,7 @@
 #pragma once
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 enum Dtype : int32_t { FLOAT32 = 0, BFLOAT16 = 1 };
@@ -76,3 +77,4 @@ const char* diffattn_source_hash();
 // The instruction set it was compiled for: "avx2", "avx512" or "avx512_bf16".
 const char* diffattn_isa();
 }
+#pragma GCC visibility pop

@@ -1,0 +1,71 @@
+// One register of floats, and what else the kernels need of the processor. Everything here compiles for 8 lanes (AVX2)
+// and for 16 (AVX512) from the same lines: the compiler's vector types carry the arithmetic.
+#pragma once
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#ifdef __AVX512F__
+constexpr int LANES = 16;
+#else
+constexpr int LANES = 8;
+#endif
+
+typedef float vec __attribute__((vector_size(LANES * 4)));
+typedef float unaligned_vec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+
+static inline vec load(const float* from) { return *reinterpret_cast<const unaligned_vec*>(from); }
+static inline void store(float* to, vec x) { *reinterpret_cast<unaligned_vec*>(to) = x; }
+static inline vec splat(float x) { return x - vec{}; }
+
+// The larger one; the second operand where the first is NaN, so that a NaN logit never becomes a row's maximum (it
+// reaches the row's sum instead).
+static inline vec larger(vec x, vec otherwise) {
+#ifdef __AVX512F__
+    return (vec)_mm512_max_ps((__m512)x, (__m512)otherwise);
+#else
+    return (vec)_mm256_max_ps((__m256)x, (__m256)otherwise);
+#endif
+}
+
+static inline float sum(vec x) {
+    float total = 0;
+    for (int i = 0; i < LANES; i++) total += x[i];
+    return total;
+}
+
+// e^x for x <= 0: 2^n * 2^f with n whole and |f| <= 1/2, 2^f by a polynomial of relative error 2e-9, fitted with its
+// value at 0 fixed, so that e^0 is exactly 1. Exactly 0 below 2^-126; NaN stays NaN.
+static inline vec exponential(vec x) {
+    const vec y = x * 1.44269504f;
+    const vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number, kept in the low bits
+    const vec shifted = y + magic;
+    const vec f = y - (shifted - magic);
+    vec p = splat(1.5353362e-4f);
+    p = p * f + 1.3398875e-3f;
+    p = p * f + 9.6184374e-3f;
+    p = p * f + 5.5503325e-2f;
+    p = p * f + 2.4022648e-1f;
+    p = p * f + 6.9314720e-1f;
+    p = p * f + 1.0f;
+    const vec power = (vec)(((ivec)shifted << 23) + (127 << 23));
+    return y < -126.0f ? vec{} : p * power;
+}
+
+static inline float from_bfloat16(uint16_t x) {
+    const uint32_t bits = uint32_t(x) << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+// Rounds to nearest, ties to even; NaN stays NaN.
+static inline uint16_t to_bfloat16(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    if (value != value) return uint16_t(bits >> 16) | 0x40;
+    return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
