@@ -1,14 +1,14 @@
 """The fused CPU kernel, compiled at installation; everything else about the package is in pyproject.toml.
 
-The libraries are plain C behind ctypes: one wheel serves every Python and every torch of its platform. Where nothing can
-be compiled the installation goes on without them, and `diffattn info` says why.
+The libraries are plain C behind ctypes: one wheel serves every Python and every torch of its platform. Where nothing
+can be compiled the installation goes on without them, and `diffattn info` says why.
 """
 
 import importlib.util
 from pathlib import Path
 from typing import Any
 
-from setuptools import Command, setup
+from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
@@ -53,15 +53,18 @@ class BuildKernel(Command):
 
 
 class Wheel(bdist_wheel):
-    """For any Python 3 on one platform."""
-
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        self.root_is_pure = _builder().unsupported() is not None
+    """For any Python 3; on the platform that the kernel was compiled for, if any."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
 
 
+class Compiled(Distribution):
+    """Tells setuptools that the wheel belongs to one platform, though it has no extension modules."""
+
+    def has_ext_modules(self) -> bool:
+        return _builder().unsupported() is None
+
+
 build.sub_commands.append(("build_kernel", None))
-setup(cmdclass={"build_kernel": BuildKernel, "bdist_wheel": Wheel})
+setup(distclass=Compiled, cmdclass={"build_kernel": BuildKernel, "bdist_wheel": Wheel})

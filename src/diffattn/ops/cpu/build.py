@@ -1,5 +1,6 @@
-"""Compiles the kernel beside this file, once for each instruction set; `python -m diffattn.ops.cpu.build` does it in place.
+"""Compiles the kernel beside this file, once for each instruction set.
 
+`python -m diffattn.ops.cpu.build` does it in place.
 setup.py loads this file by its path, where there is no torch: nothing of ours is imported here.
 """
 
