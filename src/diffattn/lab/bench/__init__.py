@@ -1,0 +1,1 @@
+"""`diffattn bench`: what attention, a training step and decoding cost on this machine, next to what others do."""
