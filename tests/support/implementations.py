@@ -30,8 +30,8 @@ _SINGLE = Home(torch.float32, 16, {"rtol": 1e-5, "atol": 1e-5})
 
 
 def serves(impl: str, dtype: torch.dtype, width: int) -> bool:
-    """Whether it runs here and takes heads of this dtype, D = E = width."""
-    if impl == "auto":
+    """Whether it runs here and takes heads of this dtype, D = E = width; `auto` and unknown names are not judged."""
+    if impl not in IMPLEMENTATIONS:
         return True
     module = IMPLEMENTATIONS[impl]
     x = torch.zeros(1, 1, 1, width, dtype=dtype)
@@ -47,6 +47,11 @@ def serving(dtype: torch.dtype, width: int) -> list[str]:
 def home(impl: str) -> Home:
     """Float64 and narrow heads where it serves them, else float32 and heads of 16."""
     return _EXACT if serves(impl, _EXACT.dtype, _EXACT.width) else _SINGLE
+
+
+def narrowest(impl: str) -> dict[str, int]:
+    """The option that a layer's config needs for heads as wide as the implementation wants them; mostly nothing."""
+    return {"head_dim": home(impl).width} if home(impl) is _SINGLE else {}
 
 
 def with_dtypes(*dtypes: torch.dtype, width: int) -> Any:

@@ -7,20 +7,25 @@ from torch import Tensor
 
 from diffattn.ops.positions import rotary_tables
 from diffattn.variants.base import Draw, Mixer, MixerConfig, Site, Where
+from support.implementations import home, narrowest
 
 WIDTH = 32
 SITE = Site(width=WIDTH, layer=1, layers=3, context=16)
 
 
-def config_of(name: str, **options: Any) -> MixerConfig:
+def config_of(name: str, impl: str = "auto", **options: Any) -> MixerConfig:
     """Four output heads over two key/value groups: grouped queries wherever a test does not say otherwise."""
-    return MixerConfig.from_dict({"name": name, "heads": 4, "kv_heads": 2, **options})
+    fields = {"name": name, "heads": 4, "kv_heads": 2, "impl": impl, **narrowest(impl)}
+    return MixerConfig.from_dict({**fields, **options})
 
 
-def mixer_of(name: str, dtype: torch.dtype = torch.float64, site: Site = SITE, seed: int = 0, **options: Any) -> Mixer:
-    mixer = config_of(name, **options).build(site)
+def mixer_of(
+    name: str, dtype: torch.dtype | None = None, site: Site = SITE, seed: int = 0, impl: str = "auto", **options: Any
+) -> Mixer:
+    """With weights, in float64 where the implementation serves it."""
+    mixer = config_of(name, impl, **options).build(site)
     mixer.init_weights(Draw(seed))
-    return mixer.to(dtype)
+    return mixer.to(dtype or home(impl).dtype)
 
 
 def tokens_of(batch: int, tokens: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
@@ -32,8 +37,9 @@ def tables_of(mixer: Mixer, positions: Tensor, dtype: torch.dtype = torch.float6
     return rotary_tables(positions, mixer.head_dim, dtype=dtype)
 
 
-def where_of(mixer: Mixer, tokens: int, dtype: torch.dtype = torch.float64, **restrictions: Any) -> Where:
-    """Causal, rotary at 0..tokens - 1, and whatever else is given."""
+def where_of(mixer: Mixer, tokens: int, dtype: torch.dtype | None = None, **restrictions: Any) -> Where:
+    """Causal, rotary at 0..tokens - 1 in the weights' dtype, and whatever else is given."""
+    dtype = dtype or next(mixer.parameters()).dtype
     return Where(positions=tables_of(mixer, torch.arange(tokens), dtype), **restrictions)
 
 

@@ -10,17 +10,16 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import support.mixers as small
-from diffattn.ops import implementations
 from diffattn.variants import names
 from diffattn.variants.base import Draw, Mixer, MixerConfig, Where
 from support.flops import counted_flops
+from support.implementations import RUNNING, home
 
-HERE = [name for name, missing in implementations().items() if missing is None]
 EXACT = {"rtol": 0.0, "atol": 1e-12}
 """Float64 rounding of sums of order 1."""
 
 every_variant = pytest.mark.parametrize("name", names())
-every_implementation = pytest.mark.parametrize("impl", HERE)
+every_implementation = pytest.mark.parametrize("impl", RUNNING)
 
 
 @every_implementation
@@ -28,7 +27,7 @@ every_implementation = pytest.mark.parametrize("impl", HERE)
 @pytest.mark.parametrize("tokens", [1, 7])
 def test_tokens_keep_their_shape(name: str, impl: str, tokens: int) -> None:
     mixer = small.mixer_of(name, impl=impl)
-    x = small.tokens_of(2, tokens)
+    x = small.tokens_of(2, tokens, home(impl).dtype)
     assert mixer(x, small.where_of(mixer, tokens)).shape == x.shape
 
 
@@ -36,10 +35,11 @@ def test_tokens_keep_their_shape(name: str, impl: str, tokens: int) -> None:
 @every_variant
 def test_memory_is_attended_without_order(name: str, impl: str) -> None:
     mixer = small.mixer_of(name, impl=impl)
-    x, memory = small.tokens_of(2, 3), small.tokens_of(2, 5, seed=1)
+    at = home(impl)
+    x, memory = small.tokens_of(2, 3, at.dtype), small.tokens_of(2, 5, at.dtype, seed=1)
     y = mixer(x, Where(memory=memory, is_causal=False))
     assert y.shape == x.shape
-    assert_close(mixer(x, Where(memory=memory.flip(1), is_causal=False)), y, **EXACT)
+    assert_close(mixer(x, Where(memory=memory.flip(1), is_causal=False)), y, **at.close)
     assert not torch.allclose(mixer(x, Where(memory=memory * 2, is_causal=False)), y)
 
 
@@ -47,37 +47,39 @@ def test_memory_is_attended_without_order(name: str, impl: str) -> None:
 @every_variant
 def test_the_future_is_unseen(name: str, impl: str) -> None:
     mixer = small.mixer_of(name, impl=impl)
-    x = small.tokens_of(2, 8)
+    x = small.tokens_of(2, 8, home(impl).dtype)
     changed = x.clone()
     changed[:, 5] += 3.0
     where = small.where_of(mixer, 8)
     before, after = mixer(x, where), mixer(changed, where)
-    assert_close(after[:, :5], before[:, :5], **EXACT)
-    assert ((after - before)[:, 5:].abs().amax(-1) > 1e-6).all()
+    assert_close(after[:, :5], before[:, :5], **home(impl).close)
+    assert ((after - before)[:, 5:].abs().amax(-1) > 1e-4).all()
 
 
-@pytest.mark.parametrize("impl", [name for name in HERE if name != "reference"])
+@pytest.mark.parametrize("impl", [name for name in RUNNING if name != "reference"])
 @every_variant
 def test_gradients_equal_the_references(name: str, impl: str) -> None:
-    x = small.tokens_of(2, 9)
-    found = {}
+    at, found = home(impl), {}
     for which in (impl, "reference"):
-        mixer = small.mixer_of(name, impl=which)
+        mixer = small.mixer_of(name, at.dtype, impl=which, head_dim=at.width)
+        x = small.tokens_of(2, 9, at.dtype)
         where = small.where_of(mixer, 9, documents=torch.tensor([[0] * 9, [-1] * 2 + [0] * 3 + [1] * 4]), window=4)
         found[which] = small.gradients(mixer, x, where)
     assert found[impl].keys() == found["reference"].keys()
     for part, value in found["reference"].items():
-        # Another order of summation of values of order 1 to 100, in float64.
-        assert_close(found[impl][part], value, rtol=1e-10, atol=1e-10, msg=lambda text, part=part: f"{part}: {text}")
+        # Another order of summation of values of order 1 to 100.
+        size = max(1.0, float(value.abs().max()))
+        allowed = {"rtol": at.close["rtol"], "atol": size * at.close["atol"]}
+        assert_close(found[impl][part], value, **allowed, msg=lambda text, part=part: f"{part}: {text}")
 
 
 @every_implementation
 @every_variant
 def test_every_parameter_matters(name: str, impl: str) -> None:
     mixer = small.mixer_of(name, impl=impl)
-    found = small.gradients(mixer, small.tokens_of(2, 9), small.where_of(mixer, 9))
+    found = small.gradients(mixer, small.tokens_of(2, 9, home(impl).dtype), small.where_of(mixer, 9))
     for part, _ in mixer.named_parameters():
-        assert found[part].abs().max() > 1e-8, part
+        assert found[part].abs().max() > 1e-5, part
 
 
 @every_implementation
@@ -88,7 +90,7 @@ def test_bfloat16_errs_as_rounding_does(name: str, impl: str) -> None:
     x = small.tokens_of(2, 16, torch.bfloat16)
     found = low(x, small.where_of(low, 16, torch.float32)).double()
 
-    exact = small.mixer_of(name, impl="reference")
+    exact = small.mixer_of(name, head_dim=low.head_dim, impl="reference")
     exact.load_state_dict({part: value.double() for part, value in low.state_dict().items()})
     where = small.where_of(exact, 16)
     truth = exact(x.double(), where)
@@ -109,8 +111,9 @@ def test_autocast_trains_float32_weights(name: str, impl: str) -> None:
         found = small.gradients(mixer, x, where)
         assert decoded(mixer, x[:, :8], prefill=5).dtype == torch.bfloat16
     for part, value in exact.items():
-        # bfloat16 keeps 8 bits; a handful of roundings in a row, relative to the largest entry.
-        assert (found[part].float() - value).abs().max() < 0.05 * value.abs().max(), part
+        # bfloat16 keeps 8 bits; a handful of roundings in a row, relative to the largest entry. The gradient of λ is
+        # one number, in which terms cancel.
+        assert (found[part].float() - value).abs().max() < 0.1 * value.abs().max(), part
 
 
 def decoded(
@@ -183,21 +186,21 @@ def test_sequences_in_one_cache_may_differ_in_length(name: str, impl: str) -> No
 @every_variant
 def test_documents_are_isolated(name: str, impl: str) -> None:
     mixer = small.mixer_of(name, impl=impl)
-    x = small.tokens_of(1, 9)
+    x = small.tokens_of(1, 9, home(impl).dtype)
     documents = torch.tensor([[7] * 4 + [2] * 5])
     packed = mixer(x, small.where_of(mixer, 9, documents=documents))
     alone = [mixer(part, small.where_of(mixer, part.shape[1])) for part in (x[:, :4], x[:, 4:])]
-    assert_close(packed, torch.cat(alone, dim=1), **EXACT)
+    assert_close(packed, torch.cat(alone, dim=1), **home(impl).close)
 
 
 @every_implementation
 @every_variant
 def test_a_window_hides_what_lies_before_it(name: str, impl: str) -> None:
     mixer = small.mixer_of(name, impl=impl)
-    x = small.tokens_of(2, 9)
+    x = small.tokens_of(2, 9, home(impl).dtype)
     near = torch.ones(9, 9, dtype=torch.bool).triu(-2)
     windowed = mixer(x, small.where_of(mixer, 9, window=3))
-    assert_close(windowed, mixer(x, small.where_of(mixer, 9, attn_mask=near)), **EXACT)
+    assert_close(windowed, mixer(x, small.where_of(mixer, 9, attn_mask=near)), **home(impl).close)
     assert not torch.allclose(windowed, mixer(x, small.where_of(mixer, 9)))
 
 
@@ -208,7 +211,8 @@ def test_rows_without_any_key_stay_finite(name: str, impl: str) -> None:
     mask = torch.ones(6, 6, dtype=torch.bool)
     mask[2] = False
     documents = torch.tensor([[0] * 6, [-1] * 6])
-    found = small.gradients(mixer, small.tokens_of(2, 6), small.where_of(mixer, 6, attn_mask=mask, documents=documents))
+    where = small.where_of(mixer, 6, attn_mask=mask, documents=documents)
+    found = small.gradients(mixer, small.tokens_of(2, 6, home(impl).dtype), where)
     for part, value in found.items():
         assert value.isfinite().all(), part
     assert (found["x"][1] == 0).all()
@@ -248,7 +252,7 @@ def test_cost_counts_parameters_and_cache(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("impl", "context"), [*((impl, 16) for impl in HERE), ("auto", 16), ("auto", 64), ("auto", 128)]
+    ("impl", "context"), [("reference", 16), ("sdpa", 16), ("auto", 16), ("auto", 64), ("auto", 128)]
 )
 @every_variant
 def test_cost_counts_the_flops_that_torch_counts(name: str, impl: str, context: int) -> None:
