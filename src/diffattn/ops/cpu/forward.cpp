@@ -111,10 +111,10 @@ void combine_chunk(const Call& call, const Rows& rows, int keys, int64_t chunk, 
 void write_result(const Call& call, const Rows& rows, const Buffers& at, const Operand& out, const Saved* saved) {
     for (int q = 0; q < rows.count; q++) {
         float* row = at.result + q * call.value_width;
-        const int64_t query = rows.first + q;
-        if (saved->before_norm.data) write_row(call, saved->before_norm, rows.b, rows.h, query, row, call.value_width);
+        const int64_t query = rows.first + q, at_row = (rows.b * call.heads + rows.h) * call.queries + query;
+        if (saved->before_norm) std::memcpy(saved->before_norm + at_row * call.value_width, row, call.value_width * sizeof(float));
         const float root = normalise(call, row);
-        if (saved->inverse_root) saved->inverse_root[(rows.b * call.heads + rows.h) * call.queries + query] = root;
+        if (saved->inverse_root) saved->inverse_root[at_row] = root;
         write_row(call, out, rows.b, rows.h, query, row, call.value_width);
     }
 }
@@ -160,7 +160,7 @@ extern "C" void diffattn_forward(const Call* call_pointer, const Operand* out, c
         const Buffers at(call, Pieces{scratch.take(floats)}, nullptr);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < blocks * heads; task++) {
-            const int64_t block = blocks - 1 - task / heads, head = task % heads;
+            const int64_t head = task / blocks, block = blocks - 1 - task % blocks;
             const Rows rows(call, head / call.heads, head % call.heads, block * BLOCK);
             forward_block(call, rows, at, *out, saved);
         }

@@ -51,7 +51,7 @@ struct Call {
 struct Saved {
     float* maximum;         // [M, B, H, T]: of the logits of a row (0 in a row that attends nothing)
     float* inverse_sum;     // [M, B, H, T]: 1 / sum exp(logit - maximum), the sink included (0 in such a row)
-    Operand before_norm;    // [B, H, T, E] in the call's dtype: the result before the norm; with a norm only
+    float* before_norm;     // [B, H, T, E]: the result before the norm, unrounded; with a norm only
     float* inverse_root;    // [B, H, T]: 1 / sqrt(mean square + eps); with a norm only
 };
 

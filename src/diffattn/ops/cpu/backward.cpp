@@ -1,0 +1,303 @@
+// The backward pass: 3 M D + 2 E multiply-adds per pair of query and key (10 units of D for two maps with E = 2 D).
+//
+// With dA = dOut V^T, which both maps share, and for each map P = softmax(S):
+//
+//     A   = P1 - lam P2                dV   = A^T dOut
+//     D_m = sum over keys of P_m dA    (D_1, D_2 apart: dOut . out would give only their combination; dlam = -D_2)
+//     dS_1 = scale P1 (dA - D_1)       dS_2 = -lam scale P2 (dA - D_2)
+//     dQ_m = dS_m K_m                  dK_m = dS_m^T Q_m
+//
+// A block of 64 queries goes over its keys twice. The first time it takes scores again (their maximum and sum were
+// saved, apart from each other: a logarithm of the sum would lose digits beside a large maximum), and dA, keeps P and dA
+// of whole rows in memory as [key][query] tiles, and sums up D. The second time D is known: the tiles turn into A and dS
+// in place, and five products follow. The same tile serves products over queries (ROWS) and over keys (COLUMNS).
+//
+// dK and dV are sums over queries. A task is a (batch, group) with all heads and blocks of that group, so its sums belong
+// to it alone: no atomic additions, the same bits on each run. Where there are fewer (batch, group) pairs than would keep
+// the threads busy, each is split into `parts`, which take blocks in turn and sum into memory of their own; those sums are
+// then added up in their order.
+#include "block.h"
+
+namespace {
+
+// Sums of dK (each map) and dV of one part of a (batch, group): rows of floats, one a key.
+struct KeySums {
+    float *k[2], *v;
+    int64_t k_stride[2], v_stride;
+};
+
+struct Buffers {
+    float *queries[2], *query_rows[2], *maps[2], *d_map, *d_out, *d_out_packed, *d_queries[2], *key_rows[2], *value_rows;
+
+    Buffers(const Call& call, Pieces pieces, size_t* floats) {
+        const int64_t keys = (call.keys + CHUNK - 1) / CHUNK * CHUNK;
+        for (int m = 0; m < call.maps; m++) {
+            queries[m] = pieces.take(call.width * BLOCK);
+            query_rows[m] = pieces.take(call.width * BLOCK);
+            d_queries[m] = pieces.take(call.width * BLOCK);
+            maps[m] = pieces.take(keys * BLOCK);
+            key_rows[m] = pieces.take(CHUNK * call.width);
+        }
+        d_map = pieces.take(keys * BLOCK);
+        d_out = pieces.take(call.value_width * BLOCK);
+        d_out_packed = pieces.take(call.value_width * BLOCK);
+        value_rows = pieces.take(CHUNK * call.value_width);
+        if (floats) *floats = pieces.used;
+    }
+};
+
+struct Statistics {
+    alignas(64) float maximum[2][BLOCK], inverse[2][BLOCK], row_sum[2][BLOCK], lam[BLOCK];
+};
+
+int64_t row_of(const Call& call, const Rows& rows) {
+    return (rows.b * call.heads + rows.h) * call.queries + rows.first;
+}
+
+void read_statistics(const Call& call, const Rows& rows, const Saved& saved, Statistics& now) {
+    for (int m = 0; m < call.maps; m++) {
+        const int64_t at = m * call.batch * call.heads * call.queries + row_of(call, rows);
+        for (int q = 0; q < BLOCK; q++) {
+            const bool real = q < rows.count;
+            now.maximum[m][q] = real ? saved.maximum[at + q] : 0.0f;
+            now.inverse[m][q] = real ? saved.inverse_sum[at + q] : 0.0f;
+            now.row_sum[m][q] = 0.0f;
+        }
+    }
+    for (int q = 0; q < BLOCK; q++) {
+        const bool real = call.maps == 2 && q < rows.count;
+        now.lam[q] = real ? lam_of(call, rows.b, rows.h, rows.first + q) : 0.0f;
+    }
+}
+
+// The gradient of the attention's own result, from that of the norm's: rows of floats in d_out.
+void read_d_out(const Call& call, const Rows& rows, const Saved& saved, const Operand& gradient, float* d_weight,
+                const Buffers& at) {
+    const int64_t width = call.value_width;
+    for (int q = 0; q < rows.count; q++) {
+        float* row = at.d_out + q * width;
+        const FloatRows given = float_rows(call, gradient, rows.b, rows.h, rows.first + q, 1, width, row);
+        if (given.data != row) std::memcpy(row, given.data, width * sizeof(float));
+        if (!call.norm) {
+            if (call.gain == 1.0f) continue;
+            for (int64_t i = 0; i < width; i++) row[i] *= call.gain;
+            continue;
+        }
+        const float* before = saved.before_norm + (row_of(call, rows) + q) * width;
+        const float root = saved.inverse_root[row_of(call, rows) + q];
+        float mean = 0.0f;
+        for (int64_t i = 0; i < width; i++) {
+            const float normed = before[i] * root, g = row[i] * call.gain;
+            if (d_weight) d_weight[i] += g * normed;
+            row[i] = g * (call.weight ? call.weight[i] : 1.0f);
+            mean += row[i] * normed;
+        }
+        mean /= float(width);
+        for (int64_t i = 0; i < width; i++) row[i] = root * (row[i] - before[i] * root * mean);
+    }
+}
+
+// P_m of a chunk in place of its scores, and what the chunk adds to D_m.
+void softmax_chunk(const Rows& rows, int keys, float* scores, const float* d_map, const float* maximum,
+                   const float* inverse, float* row_sum) {
+    constexpr int VECS = LINE / LANES;
+    for (int q = 0; q < rows.columns(); q += LINE) {
+        vec high[VECS], factor[VECS], added[VECS];
+        for (int j = 0; j < VECS; j++) {
+            high[j] = load(maximum + q + j * LANES);
+            factor[j] = load(inverse + q + j * LANES);
+            added[j] = vec{};
+        }
+        for (int k = 0; k < keys; k++) {
+            for (int j = 0; j < VECS; j++) {
+                const int i = k * BLOCK + q + j * LANES;
+                const vec p = exponential(load(scores + i) - high[j]) * factor[j];
+                added[j] += p * load(d_map + i);
+                store(scores + i, p);
+            }
+        }
+        for (int j = 0; j < VECS; j++) store(row_sum + q + j * LANES, load(row_sum + q + j * LANES) + added[j]);
+    }
+}
+
+void first_pass(const Call& call, const Rows& rows, int64_t key, Reach reach, int64_t chunk, const Buffers& at,
+                Statistics& now) {
+    const int keys = rows.chunk_size(key), columns = rows.columns();
+    const int64_t group = rows.h / (call.heads / call.groups), offset = chunk * CHUNK * BLOCK;
+    const FloatRows v = float_rows(call, call.v, rows.b, group, key, keys, call.value_width, at.value_rows);
+    product<ROWS>(keys, columns, int(call.value_width), v.data, v.stride, at.d_out_packed, BLOCK, at.d_map + offset, BLOCK,
+                  1.0f, false);
+    FloatRows k{};
+    for (int m = 0; m < call.maps; m++) {
+        if (m == 0 || call.k[1].data != call.k[0].data)
+            k = float_rows(call, call.k[m], rows.b, group, key, keys, call.width, at.key_rows[m]);
+        float* scores = at.maps[m] + offset;
+        product<ROWS>(keys, columns, int(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK, call.scale,
+                      false);
+        rows.restrict(scores, key, reach);
+        softmax_chunk(rows, keys, scores, at.d_map + offset, now.maximum[m], now.inverse[m], now.row_sum[m]);
+    }
+}
+
+// maps[m] turns from P_m into dS_m, d_map from dA into A.
+void differentiate_chunk(const Call& call, const Rows& rows, int keys, int64_t offset, const Buffers& at,
+                         const Statistics& now) {
+    for (int q = 0; q < rows.columns(); q += LANES) {
+        const vec lam = load(now.lam + q), scale = splat(call.scale);
+        const vec sum1 = load(now.row_sum[0] + q), sum2 = load(now.row_sum[1] + q);
+        for (int k = 0; k < keys; k++) {
+            const int64_t i = offset + k * BLOCK + q;
+            const vec p1 = load(at.maps[0] + i), gradient = load(at.d_map + i);
+            store(at.maps[0] + i, p1 * (gradient - sum1) * scale);
+            if (call.maps == 1) {
+                store(at.d_map + i, p1);
+                continue;
+            }
+            const vec p2 = load(at.maps[1] + i) * -lam;
+            store(at.maps[1] + i, p2 * (gradient - sum2) * scale);
+            store(at.d_map + i, p1 + p2);
+        }
+    }
+}
+
+void second_pass(const Call& call, const Rows& rows, int64_t key, int64_t chunk, const FloatRows* q, const Buffers& at,
+                 const Statistics& now, const KeySums& sums) {
+    const int keys = rows.chunk_size(key), width = int(call.width);
+    const int64_t group = rows.h / (call.heads / call.groups), offset = chunk * CHUNK * BLOCK;
+    differentiate_chunk(call, rows, keys, offset, at, now);
+    product<ROWS>(keys, int(call.value_width), rows.count, at.d_map + offset, BLOCK, at.d_out, call.value_width,
+                  sums.v + key * sums.v_stride, sums.v_stride, 1.0f, true);
+    FloatRows k{};
+    for (int m = 0; m < call.maps; m++) {
+        if (m == 0 || call.k[1].data != call.k[0].data)
+            k = float_rows(call, call.k[m], rows.b, group, key, keys, width, at.key_rows[m]);
+        const float* d_scores = at.maps[m] + offset;
+        product<ROWS>(keys, width, rows.count, d_scores, BLOCK, q[m].data, q[m].stride, sums.k[m] + key * sums.k_stride[m],
+                      sums.k_stride[m], 1.0f, true);
+        product<COLUMNS>(rows.count, width, keys, d_scores, BLOCK, k.data, k.stride, at.d_queries[m], width, 1.0f,
+                         chunk > 0);
+    }
+}
+
+void backward_block(const Call& call, const Rows& rows, const Saved& saved, const Gradients& gradients, float* d_weight,
+                    const Buffers& at, const KeySums& sums) {
+    Statistics now;
+    read_statistics(call, rows, saved, now);
+    read_d_out(call, rows, saved, gradients.out, d_weight, at);
+    pack_transposed({at.d_out, call.value_width}, rows.count, rows.columns(), call.value_width, at.d_out_packed);
+    FloatRows q[2];
+    for (int m = 0; m < call.maps; m++) {
+        q[m] = float_rows(call, call.q[m], rows.b, rows.h, rows.first, rows.count, call.width, at.query_rows[m]);
+        pack_transposed(q[m], rows.count, rows.columns(), call.width, at.queries[m]);
+    }
+    int64_t chunks = 0;
+    for (int64_t key = rows.begin; key < rows.end; key += CHUNK) {
+        const Reach reach = rows.reach(key);
+        if (reach != HIDDEN) first_pass(call, rows, key, reach, chunks++, at, now);
+    }
+    int64_t chunk = 0;
+    for (int64_t key = rows.begin; key < rows.end; key += CHUNK) {
+        if (rows.reach(key) != HIDDEN) second_pass(call, rows, key, chunk++, q, at, now, sums);
+    }
+    for (int m = 0; m < call.maps; m++) {
+        if (chunks == 0) std::fill_n(at.d_queries[m], rows.count * call.width, 0.0f);
+        for (int r = 0; r < rows.count; r++) {
+            write_row(call, gradients.q[m], rows.b, rows.h, rows.first + r, at.d_queries[m] + r * call.width, call.width);
+        }
+        const int64_t row = m * call.batch * call.heads * call.queries + row_of(call, rows);
+        std::memcpy(gradients.row_sums + row, now.row_sum[m], rows.count * sizeof(float));
+    }
+}
+
+bool shares_keys(const Call& call) { return call.maps == 2 && call.k[1].data == call.k[0].data; }
+
+int64_t floats_per_key(const Call& call) {
+    return call.width * (call.maps == 2 && !shares_keys(call) ? 2 : 1) + call.value_width;
+}
+
+// Sums that lie in `memory`, [S, floats_per_key].
+KeySums sums_in(const Call& call, float* memory) {
+    const int64_t stride = floats_per_key(call);
+    float* second = shares_keys(call) ? memory : memory + call.width;
+    return {{memory, second}, memory + stride - call.value_width, {stride, stride}, stride};
+}
+
+// Sums that are taken in the gradients themselves: floats, and nobody else's.
+KeySums sums_in_place(const Call& call, const Gradients& gradients, int64_t b, int64_t group) {
+    const auto rows = [&](const Operand& x) { return static_cast<float*>(x.data) + b * x.batch + group * x.head; };
+    const Operand &first = gradients.k[0], &second = shares_keys(call) ? first : gradients.k[1];
+    float* k2 = call.maps == 2 ? rows(second) : nullptr;
+    return {{rows(first), k2}, rows(gradients.v), {first.position, second.position}, gradients.v.position};
+}
+
+void clear(const Call& call, const KeySums& sums) {
+    for (int64_t key = 0; key < call.keys; key++) {
+        for (int m = 0; m < call.maps; m++) std::fill_n(sums.k[m] + key * sums.k_stride[m], call.width, 0.0f);
+        std::fill_n(sums.v + key * sums.v_stride, call.value_width, 0.0f);
+    }
+}
+
+// Adds up the parts of one key in their order, and writes its gradients.
+void write_key(const Call& call, const Gradients& gradients, float* memory, int64_t parts, int64_t b, int64_t group,
+               int64_t key) {
+    const int64_t stride = floats_per_key(call);
+    float* total = memory + key * stride;
+    for (int64_t part = 1; part < parts; part++) {
+        const float* more = memory + (part * call.keys + key) * stride;
+        for (int64_t i = 0; i < stride; i++) total[i] += more[i];
+    }
+    const KeySums sums = sums_in(call, memory);
+    const int maps = shares_keys(call) ? 1 : call.maps;
+    for (int m = 0; m < maps; m++)
+        write_row(call, gradients.k[m], b, group, key, sums.k[m] + key * sums.k_stride[m], call.width);
+    write_row(call, gradients.v, b, group, key, sums.v + key * sums.v_stride, call.value_width);
+}
+
+void backward_part(const Call& call, const Saved& saved, const Gradients& gradients, int64_t pair, int64_t part,
+                   int64_t parts, const Buffers& at, const KeySums& sums) {
+    const int64_t b = pair / call.groups, group = pair % call.groups, share = call.heads / call.groups;
+    const int64_t blocks = (call.queries + BLOCK - 1) / BLOCK;
+    float* d_weight = gradients.weight ? gradients.weight + (pair * parts + part) * call.value_width : nullptr;
+    if (d_weight) std::fill_n(d_weight, call.value_width, 0.0f);
+    clear(call, sums);
+    for (int64_t i = part; i < share * blocks; i += parts) {
+        const Rows rows(call, b, group * share + i / blocks, i % blocks * BLOCK);
+        backward_block(call, rows, saved, gradients, d_weight, at, sums);
+    }
+}
+
+}  // namespace
+
+extern "C" int64_t diffattn_parts(const Call* call) {
+    const int64_t pairs = call->batch * call->groups, blocks = (call->queries + BLOCK - 1) / BLOCK;
+    if (pairs == 0 || pairs >= 4 * call->threads || pairs % call->threads == 0) return 1;
+    return std::clamp<int64_t>((2 * call->threads + pairs - 1) / pairs, 1, std::max<int64_t>(1, blocks * (call->heads / call->groups)));
+}
+
+extern "C" void diffattn_backward(const Call* call_pointer, const Saved* saved, const Gradients* gradients) {
+    const Call& call = *call_pointer;
+    const int64_t parts = diffattn_parts(call_pointer), pairs = call.batch * call.groups;
+    const bool in_place = parts == 1 && call.dtype == FLOAT32;
+    const int64_t size = call.keys * floats_per_key(call);
+    size_t floats;
+    Buffers(call, Pieces{nullptr}, &floats);
+    static thread_local Scratch sums_scratch;
+    float* memory = in_place ? nullptr : sums_scratch.take(pairs * parts * size);
+#pragma omp parallel num_threads(call.threads)
+    {
+        static thread_local Scratch scratch;
+        const Buffers at(call, Pieces{scratch.take(floats)}, nullptr);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < pairs * parts; task++) {
+            const int64_t pair = task / parts;
+            const KeySums sums = in_place ? sums_in_place(call, *gradients, pair / call.groups, pair % call.groups)
+                                          : sums_in(call, memory + task * size);
+            backward_part(call, *saved, *gradients, pair, task % parts, parts, at, sums);
+        }
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < (in_place ? 0 : pairs * call.keys); row++) {
+            const int64_t pair = row / call.keys, key = row % call.keys;
+            write_key(call, *gradients, memory + pair * parts * size, parts, pair / call.groups, pair % call.groups, key);
+        }
+    }
+}
