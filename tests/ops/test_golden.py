@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
 from diffattn.ops import diff_attention, diff_attention_maps
 from support import golden
+from support.implementations import serving
 
 # What the golden set promises to a float64 implementation.
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
@@ -20,7 +22,7 @@ def restrictions(case: dict[str, Any], stored: dict[str, Tensor]) -> dict[str, A
     return {"attn_mask": stored.get("attn_mask"), "is_causal": "causal" in case["tags"]}
 
 
-@pytest.mark.parametrize("impl", ["reference", "sdpa", "auto"])
+@pytest.mark.parametrize("impl", ["auto", *serving(torch.float64, 4)])
 @cases
 def test_output_and_every_gradient(case: dict[str, Any], impl: str) -> None:
     stored = golden.tensors(case)
@@ -39,6 +41,33 @@ def test_maps(case: dict[str, Any]) -> None:
     q1, k1, q2, k2, _, _ = (stored[name] for name in OPERANDS)
     found = diff_attention_maps(q1, k1, q2, k2, **restrictions(case, stored))
     assert_close(found, (stored["A1"], stored["A2"]), **CLOSE)
+
+
+def padded(x: Tensor) -> Tensor:
+    """Channels of 0 up to a multiple of 16: with the scale kept they change no logit, and add 0 to the result."""
+    return F.pad(x, (0, -x.shape[-1] % 16))
+
+
+@pytest.mark.parametrize("impl", serving(torch.float32, 16))
+@cases
+def test_float32_is_within_a_millionth_of_the_values(case: dict[str, Any], impl: str) -> None:
+    stored = golden.tensors(case)
+    leaves = {name: stored[name].float().requires_grad_() for name in OPERANDS}
+    *operands, lam = leaves.values()
+    scale, width = case["hyper"]["softmax_scale"], stored["v"].shape[-1]
+    out = diff_attention(*map(padded, operands), lam, **restrictions(case, stored), scale=scale, impl=impl)[..., :width]
+    (out * stored["G"].float()).sum().backward()
+    found = {"combined": out.detach()} | {f"grad.{name}": leaf.grad for name, leaf in leaves.items()}
+    # A logit of 700 (the stress case) is known to 1e-4 in float32, whoever computes it.
+    share = case["hyper"]["n_rep"]
+    pairs = [(stored[f"q{i}"], stored[f"k{i}"].repeat_interleave(share, 1)) for i in (1, 2)]
+    largest = scale * max((q @ k.mT).abs().max().item() for q, k in pairs)
+    allowed = max(1e-6, torch.finfo(torch.float32).eps * largest)
+    for name, value in found.items():
+        # Where terms cancel (lam's gradient is one number; a single key's is 0) they are measured against their size.
+        terms = stored["G"].norm() * (stored["combined"].norm() if name == "grad.lambda" else 1.0)
+        size = stored[name].norm().clamp(min=terms) if name != "combined" else stored[name].norm()
+        assert value is not None and (value.double() - stored[name]).norm() <= allowed * size, name
 
 
 @pytest.mark.parametrize("impl", ["reference", "sdpa"])
