@@ -131,7 +131,7 @@ def saved(given: Arguments, statistics: Tensor, before_norm: Tensor) -> library.
     start, maps = statistics.data_ptr(), given.maps
     found = library.Saved(maximum=start, inverse_sum=start + maps * step)
     if given.eps is not None:
-        found.before_norm, found.inverse_root = operand(before_norm), start + 2 * maps * step
+        found.before_norm, found.inverse_root = before_norm.data_ptr(), start + 2 * maps * step
     return found
 
 
@@ -150,8 +150,9 @@ def new_statistics(given: Arguments) -> Tensor:
 
 
 def new_before_norm(given: Arguments) -> Tensor:
-    """The result before the norm, or nothing."""
-    return given.q1.new_empty(0) if given.eps is None else like_operand(given.q1, given.v.shape[-1])
+    """The result before the norm, unrounded, [B, H, T, E], or nothing."""
+    shape = (0,) if given.eps is None else (*given.q1.shape[:3], given.v.shape[-1])
+    return torch.empty(shape, dtype=torch.float32, device=given.q1.device)
 
 
 def new_gradients(given: Arguments) -> tuple[Tensor, ...]:

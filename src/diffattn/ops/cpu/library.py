@@ -57,7 +57,7 @@ class Saved(ctypes.Structure):
     _fields_ = (
         ("maximum", c_void_p),
         ("inverse_sum", c_void_p),
-        ("before_norm", Operand),
+        ("before_norm", ctypes.c_void_p),
         ("inverse_root", c_void_p),
     )
 
