@@ -61,7 +61,7 @@ class Shape:
 
     @property
     def flops(self) -> int:
-        """The least work of a forward pass, two maps of D and one product with V; (a) needs as much. Backward: twice."""
+        """The least work of a forward pass, two maps and one product with V; (a) needs as much. Backward: twice."""
         return 2 * self.batch * self.heads * self.visible * (2 * self.width + self.value_width)
 
     @property
@@ -121,6 +121,11 @@ class Inputs:
             self.k.transpose(1, 2),
             self.v.unflatten(3, (2, -1)).flatten(2, 3).transpose(1, 2),
         )
+
+    @cached_property
+    def _ordinary_cache(self) -> Tensor:
+        """V of one map as its own cache would have it, each head by itself."""
+        return _halves(self.v).transpose(1, 2).contiguous()
 
     @property
     def square(self) -> bool:
@@ -249,7 +254,7 @@ def _always(x: Inputs, backward: bool) -> str | None:
     return None
 
 
-def _holds_maps(x: Inputs, backward: bool) -> str | None:
+def holds_maps(x: Inputs, backward: bool) -> str | None:
     """Refuses what might not fit into half of the memory that is left."""
     needed = HELD_MAPS * x.shape.map_elements * max(x.dtype.itemsize, 4)
     left = free_memory(x.device)
@@ -260,7 +265,7 @@ def _holds_maps(x: Inputs, backward: bool) -> str | None:
 
 def _two_calls_hold_maps(x: Inputs, backward: bool) -> str | None:
     # On a CPU torch has no fused kernel for V wider than Q.
-    return _holds_maps(x, backward) if x.device.type == "cpu" else None
+    return holds_maps(x, backward) if x.device.type == "cpu" else None
 
 
 def _flex_refuses(x: Inputs, backward: bool) -> str | None:
@@ -283,7 +288,7 @@ def free_memory(device: torch.device) -> int | None:
 
 FORMS: dict[str, Form] = {
     "ordinary": Form("a", "SDPA, 2H heads of D", ordinary, _always),
-    "formula": Form("b", "naive formula", formula, _holds_maps),
+    "formula": Form("b", "naive formula", formula, holds_maps),
     "two_calls": Form("c", "SDPA, two calls", two_calls, _two_calls_hold_maps),
     "four_calls": Form("d", "SDPA, four calls", four_calls, _always),
     "flex": Form("e", "FlexAttention, two calls", flex, _flex_refuses),
