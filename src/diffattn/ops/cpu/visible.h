@@ -70,7 +70,7 @@ struct Rows {
     // Adds ALiBi and mask to scores[key][query] of a chunk that starts at `key`, and sets what is hidden to -inf.
     void restrict(float* scores, int64_t key, Reach reach) const {
         if (reach == OPEN && !call.alibi) return;
-        const int keys = chunk_size(key), width = columns();
+        const int keys = chunk_size(key);
         const float slope = call.alibi ? call.alibi[h] : 0.0f;
         const int64_t window = call.window ? call.window : INT64_MAX / 2;
         for (int k = 0; k < keys; k++) {
@@ -78,14 +78,14 @@ struct Rows {
             // Distance of the first query to this key; positive: the key lies in the past.
             const int64_t distance = position - (key + k);
             if (call.alibi) {
-                for (int q = 0; q < width; q++) row[q] -= slope * std::fabs(float(int32_t(distance) + q));
+                for (int q = 0; q < count; q++) row[q] -= slope * std::fabs(float(int32_t(distance) + q));
             }
             if (reach == OPEN) continue;
             if (call.is_causal) {
-                const int low = int(std::clamp<int64_t>(-distance, 0, width));
-                const int high = int(std::clamp<int64_t>(window - distance, 0, width));
+                const int low = int(std::clamp<int64_t>(-distance, 0, count));
+                const int high = int(std::clamp<int64_t>(window - distance, 0, count));
                 for (int q = 0; q < low; q++) row[q] = -INFINITY;
-                for (int q = high; q < width; q++) row[q] = -INFINITY;
+                for (int q = high; q < count; q++) row[q] = -INFINITY;
             }
             if (call.documents) {
                 const int64_t id = call.documents[b * call.keys + key + k];
