@@ -34,6 +34,13 @@ def test_help_lists_every_verb(capsys):
         (["compare", "smoke", "--hours", "-1"], "--hours is -1"),
         (["compare", "smoke", "--out", __file__], "is a file"),
         (["train", "--from", __file__], "is not the config.json of a run"),
+        (["bench"], "needs SUBJECT"),
+        (["bench", "atention"], "did you mean 'attention'"),
+        (["bench", "attention", "--contenders", "diff_attention:nothing"], "there is no 'diff_attention:nothing'"),
+        (["bench", "attention", "--heads", "3", "--kv-heads", "2"], "needs a divisor of the 3 heads"),
+        (["bench", "step", "--recipe", "quik"], "did you mean 'quick'"),
+        (["bench", "step", "--task", "txt"], "did you mean 'text'"),
+        (["bench", "decode", "--arms", "diff_v3"], "has no arm 'diff_v3'"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it_and_exit_status_2(argv, says, capsys):
