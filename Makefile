@@ -1,8 +1,9 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up in .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
+KERNEL := src/diffattn/ops/cpu
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow sanitize lint bench clean
 
 demo: .venv
 	$(BIN)/diffattn compare quick
@@ -12,6 +13,13 @@ test: .venv lint
 
 test-slow: .venv
 	$(BIN)/pytest -m slow
+
+# The kernel's tests with its memory and its arithmetic watched; Python itself leaks at exit by design.
+sanitize: .venv
+	$(BIN)/python $(KERNEL)/build.py --sanitize --into build/sanitize
+	LD_PRELOAD="$(foreach name,libasan.so libubsan.so libstdc++.so.6,$(shell $${CXX:-g++} -print-file-name=$(name)))" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 DIFFATTN_CPU_FOLDER=build/sanitize \
+	$(BIN)/pytest -m "not slow" -n 2 tests/ops/cpu --ignore tests/ops/cpu/test_library.py
 
 lint: .venv
 	$(BIN)/ruff check .
@@ -23,7 +31,7 @@ bench: .venv
 	$(BIN)/python benchmarks/sdpa_plans.py
 
 # The stamp is older than pyproject.toml when dependencies changed; then the environment is brought up to date.
-.venv: .venv/stamp
+.venv: .venv/stamp .venv/kernel
 .venv/stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "diffattn needs Python 3.11 or newer; try make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
@@ -31,5 +39,10 @@ bench: .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# Without a compiler everything works, slower: the other implementations serve.
+.venv/kernel: .venv/stamp $(wildcard $(KERNEL)/*.cpp $(KERNEL)/*.h) $(KERNEL)/build.py
+	-$(BIN)/python $(KERNEL)/build.py
+	touch $@
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs build $(KERNEL)/*.so

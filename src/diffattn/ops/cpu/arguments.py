@@ -51,11 +51,15 @@ class Arguments(NamedTuple):
 
 def addressable(given: Arguments) -> Arguments:
     """The same in the layout that the kernel reads: no copy of operands and masks whose last axis is contiguous."""
+    k1, k2 = unit_stride(given.k1), given.k2
+    if k2 is not None:
+        # By one address the kernel would know shared keys, whose gradients are one.
+        k2 = k2.clone(memory_format=torch.contiguous_format) if k2.data_ptr() == k1.data_ptr() else unit_stride(k2)
     return given._replace(
         q1=unit_stride(given.q1),
-        k1=unit_stride(given.k1),
+        k1=k1,
         q2=None if given.q2 is None else unit_stride(given.q2),
-        k2=None if given.k2 is None else unit_stride(given.k2),
+        k2=k2,
         v=unit_stride(given.v),
         sink=_contiguous(given.sink),
         weight=_contiguous(given.weight),

@@ -1,6 +1,6 @@
 """Compiles the kernel beside this file, once for each instruction set.
 
-`python -m diffattn.ops.cpu.build` does it in place.
+`python -m diffattn.ops.cpu` does it in place.
 setup.py loads this file by its path, where there is no torch: nothing of ours is imported here.
 """
 
@@ -61,7 +61,7 @@ def build(folder: Path, names: Sequence[str] = tuple(INSTRUCTION_SETS), sanitize
     if reason is not None:
         return [reason]
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as work, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as workers:
+    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as workers:
         compiling = {
             name: [
                 workers.submit(_compile, compiler, name, digest, sanitize, source, Path(work))
@@ -104,7 +104,7 @@ def _compile(compiler: list[str], name: str, digest: str, sanitize: bool, source
 
 def _link(compiler: list[str], objects: list[Path], sanitize: bool, target: Path) -> None:
     # Without -fopenmp: OpenMP's functions are found at load in the runtime that torch brought, so that there is one.
-    linked = objects[0].with_name(target.name)
+    linked = target.with_suffix(f".{os.getpid()}.so")
     _run([*compiler, "-shared", *(SANITIZE if sanitize else ()), *map(str, objects), "-o", str(linked)])
     # A process that holds the old library keeps it.
     linked.replace(target)
@@ -116,7 +116,9 @@ def _run(command: list[str]) -> str:
 
 def main() -> int:
     """Builds in place, or where `--into` says."""
-    parser = argparse.ArgumentParser(description="Compiles the fused CPU kernel. CXX names the compiler (g++).")
+    parser = argparse.ArgumentParser(
+        "python -m diffattn.ops.cpu", description="Compiles the fused CPU kernel. CXX names the compiler (g++)."
+    )
     parser.add_argument("names", nargs="*", metavar="ISA", help=f"of {', '.join(INSTRUCTION_SETS)}; all by default")
     parser.add_argument("--into", type=Path, default=SOURCES, help="the folder for the libraries; beside the sources")
     parser.add_argument("--sanitize", action="store_true", help="with the address and undefined-behaviour sanitizers")

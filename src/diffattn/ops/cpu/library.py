@@ -94,7 +94,7 @@ def find(folder: Path, forced: str | None) -> tuple[ctypes.CDLL | None, str | No
     return None, reason
 
 
-_HOW_TO_BUILD = "with g++ installed, `python -m diffattn.ops.cpu.build` compiles it"
+_HOW_TO_BUILD = "with g++ installed, `python -m diffattn.ops.cpu` compiles it"
 
 
 def _cannot_force(forced: str | None) -> str | None:

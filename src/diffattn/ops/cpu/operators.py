@@ -181,6 +181,20 @@ torch.library.register_autograd("diffattn::forward", _differentiate, setup_conte
 torch.library.register_autograd("diffattn::backward", _refuse)
 
 
+class Eager(torch.autograd.Function):
+    """The same rule without the detours of `register_autograd`, which take 0.1 ms a call; graphs take the operator."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+        output = forward(*args)
+        _remember(ctx, args, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        return _differentiate(ctx, *grads)
+
+
 @register_flop_formula([torch.ops.diffattn.inference, torch.ops.diffattn.forward])
 def _forward_flops(q1: Any, k1: Any, q2: Any, k2: Any, v: Any, *_: Any, **__: Any) -> int:
     """Scores of each map, and one product with the values."""
