@@ -10,7 +10,7 @@
 // A block of 64 queries goes over its keys twice. The first time it takes scores again (their maximum and sum were
 // saved, apart from each other: a logarithm of the sum would lose digits beside a large maximum), and dA, keeps P and dA
 // of whole rows in memory as [key][query] tiles, and sums up D. The second time D is known: the tiles turn into A and dS
-// in place, and five products follow. The same tile serves products over queries (ROWS) and over keys (COLUMNS).
+// in place, and five products follow. The same tile serves products over queries and over keys.
 //
 // dK and dV are sums over queries. A task is a (batch, group) with all heads and blocks of that group, so its sums belong
 // to it alone: no atomic additions, the same bits on each run. Where there are fewer (batch, group) pairs than would keep
@@ -98,10 +98,11 @@ void read_d_out(const Call& call, const Rows& rows, const Saved& saved, const Op
 }
 
 // P_m of a chunk in place of its scores, and what the chunk adds to D_m.
-void softmax_chunk(const Rows& rows, int keys, float* scores, const float* d_map, const float* maximum,
-                   const float* inverse, float* row_sum) {
+void softmax_chunk(const Rows& rows, int all_keys, int64_t diagonal, float* scores, const float* d_map,
+                   const float* maximum, const float* inverse, float* row_sum) {
     constexpr int VECS = LINE / LANES;
     for (int q = 0; q < rows.columns(); q += LINE) {
+        const int keys = visible_keys(all_keys, q, diagonal);
         vec high[VECS], factor[VECS], added[VECS];
         for (int j = 0; j < VECS; j++) {
             high[j] = load(maximum + q + j * LANES);
@@ -124,58 +125,66 @@ void first_pass(const Call& call, const Rows& rows, int64_t key, Reach reach, in
                 Statistics& now) {
     const int keys = rows.chunk_size(key), columns = rows.columns();
     const int64_t group = rows.h / (call.heads / call.groups), offset = chunk * CHUNK * BLOCK;
+    const int64_t diagonal = rows.diagonal(key);
     const FloatRows v = float_rows(call, call.v, rows.b, group, key, keys, call.value_width, at.value_rows);
-    product<ROWS>(keys, columns, int(call.value_width), v.data, v.stride, at.d_out_packed, BLOCK, at.d_map + offset, BLOCK,
-                  1.0f, false);
+    product<SCORES>(keys, columns, int(call.value_width), v.data, v.stride, at.d_out_packed, BLOCK, at.d_map + offset,
+                    BLOCK, 1.0f, false, diagonal);
     FloatRows k{};
     for (int m = 0; m < call.maps; m++) {
         if (m == 0 || call.k[1].data != call.k[0].data)
             k = float_rows(call, call.k[m], rows.b, group, key, keys, call.width, at.key_rows[m]);
         float* scores = at.maps[m] + offset;
-        product<ROWS>(keys, columns, int(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK, call.scale,
-                      false);
+        product<SCORES>(keys, columns, int(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK, call.scale,
+                        false, diagonal);
         rows.restrict(scores, key, reach);
-        softmax_chunk(rows, keys, scores, at.d_map + offset, now.maximum[m], now.inverse[m], now.row_sum[m]);
+        softmax_chunk(rows, keys, diagonal, scores, at.d_map + offset, now.maximum[m], now.inverse[m], now.row_sum[m]);
     }
 }
 
-// maps[m] turns from P_m into dS_m, d_map from dA into A.
-void differentiate_chunk(const Call& call, const Rows& rows, int keys, int64_t offset, const Buffers& at,
-                         const Statistics& now) {
-    for (int q = 0; q < rows.columns(); q += LANES) {
-        const vec lam = load(now.lam + q), scale = splat(call.scale);
-        const vec sum1 = load(now.row_sum[0] + q), sum2 = load(now.row_sum[1] + q);
-        for (int k = 0; k < keys; k++) {
-            const int64_t i = offset + k * BLOCK + q;
-            const vec p1 = load(at.maps[0] + i), gradient = load(at.d_map + i);
-            store(at.maps[0] + i, p1 * (gradient - sum1) * scale);
-            if (call.maps == 1) {
-                store(at.d_map + i, p1);
-                continue;
-            }
-            const vec p2 = load(at.maps[1] + i) * -lam;
-            store(at.maps[1] + i, p2 * (gradient - sum2) * scale);
-            store(at.d_map + i, p1 + p2);
+// maps[m] turns from P_m into dS_m, d_map from dA into A, in one register's columns from query q on.
+void differentiate_columns(const Call& call, int keys, int64_t offset, int q, const Buffers& at, const Statistics& now) {
+    const vec lam = load(now.lam + q), scale = splat(call.scale);
+    const vec sum1 = load(now.row_sum[0] + q), sum2 = load(now.row_sum[1] + q);
+    for (int k = 0; k < keys; k++) {
+        const int64_t i = offset + k * BLOCK;
+        const vec p1 = load(at.maps[0] + i), gradient = load(at.d_map + i);
+        store(at.maps[0] + i, p1 * (gradient - sum1) * scale);
+        if (call.maps == 1) {
+            store(at.d_map + i, p1);
+            continue;
         }
+        const vec p2 = load(at.maps[1] + i) * -lam;
+        store(at.maps[1] + i, p2 * (gradient - sum2) * scale);
+        store(at.d_map + i, p1 + p2);
     }
 }
 
+void differentiate_chunk(const Call& call, const Rows& rows, int all_keys, int64_t diagonal, int64_t offset,
+                         const Buffers& at, const Statistics& now) {
+    for (int line = 0; line < rows.columns(); line += LINE) {
+        const int keys = visible_keys(all_keys, line, diagonal);
+        for (int q = line; q < line + LINE; q += LANES) differentiate_columns(call, keys, offset + q, q, at, now);
+        clear_hidden(at.d_map + offset + line, keys, all_keys);
+        for (int m = 0; m < call.maps; m++) clear_hidden(at.maps[m] + offset + line, keys, all_keys);
+    }
+}
 void second_pass(const Call& call, const Rows& rows, int64_t key, int64_t chunk, const FloatRows* q, const Buffers& at,
                  const Statistics& now, const KeySums& sums) {
     const int keys = rows.chunk_size(key), width = int(call.width);
     const int64_t group = rows.h / (call.heads / call.groups), offset = chunk * CHUNK * BLOCK;
-    differentiate_chunk(call, rows, keys, offset, at, now);
-    product<ROWS>(keys, int(call.value_width), rows.count, at.d_map + offset, BLOCK, at.d_out, call.value_width,
-                  sums.v + key * sums.v_stride, sums.v_stride, 1.0f, true);
+    const int64_t diagonal = rows.diagonal(key);
+    differentiate_chunk(call, rows, keys, diagonal, offset, at, now);
+    product<OVER_QUERIES>(keys, int(call.value_width), rows.count, at.d_map + offset, BLOCK, at.d_out, call.value_width,
+                          sums.v + key * sums.v_stride, sums.v_stride, 1.0f, true, diagonal);
     FloatRows k{};
     for (int m = 0; m < call.maps; m++) {
         if (m == 0 || call.k[1].data != call.k[0].data)
             k = float_rows(call, call.k[m], rows.b, group, key, keys, width, at.key_rows[m]);
         const float* d_scores = at.maps[m] + offset;
-        product<ROWS>(keys, width, rows.count, d_scores, BLOCK, q[m].data, q[m].stride, sums.k[m] + key * sums.k_stride[m],
-                      sums.k_stride[m], 1.0f, true);
-        product<COLUMNS>(rows.count, width, keys, d_scores, BLOCK, k.data, k.stride, at.d_queries[m], width, 1.0f,
-                         chunk > 0);
+        product<OVER_QUERIES>(keys, width, rows.count, d_scores, BLOCK, q[m].data, q[m].stride,
+                              sums.k[m] + key * sums.k_stride[m], sums.k_stride[m], 1.0f, true, diagonal);
+        product<OVER_KEYS>(rows.count, width, keys, d_scores, BLOCK, k.data, k.stride, at.d_queries[m], width, 1.0f,
+                           chunk > 0, diagonal);
     }
 }
 

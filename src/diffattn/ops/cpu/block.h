@@ -78,11 +78,22 @@ static inline void pack_transposed(FloatRows rows, int count, int columns, int64
     }
 }
 
+// Keys of a tile that any of the LINE queries from q on sees under the causal rule.
+static inline int visible_keys(int keys, int q, int64_t diagonal) {
+    return int(std::clamp<int64_t>(diagonal + q + LINE, 0, keys));
+}
+
+// Sets LINE columns of a tile to 0 from key `visible` on.
+static inline void clear_hidden(float* columns, int visible, int keys) {
+    for (int k = visible; k < keys; k++) std::fill_n(columns + k * BLOCK, LINE, 0.0f);
+}
+
 // Turns a tile of scores [key][query] into exp(score - running maximum), and brings maximum and sum [query] up to date.
-// The maximum stays -inf, and the exponentials are 0, where no key has been visible yet.
-static inline void exponentials(float* scores, int keys, int columns, float* maximum, float* total) {
+// The maximum stays -inf, and the exponentials are 0, where no key has been visible yet, and beyond the diagonal.
+static inline void exponentials(float* scores, int all_keys, int columns, int64_t diagonal, float* maximum, float* total) {
     constexpr int VECS = LINE / LANES;
     for (int q = 0; q < columns; q += LINE) {
+        const int keys = visible_keys(all_keys, q, diagonal);
         vec high[VECS], safe[VECS], added[VECS];
         for (int j = 0; j < VECS; j++) high[j] = load(maximum + q + j * LANES);
         for (int k = 0; k < keys; k++) {
@@ -105,6 +116,7 @@ static inline void exponentials(float* scores, int keys, int columns, float* max
             store(total + q + j * LANES, sum * exponential(before - safe[j]) + added[j]);
             store(maximum + q + j * LANES, high[j]);
         }
+        clear_hidden(scores + q, keys, all_keys);
     }
 }
 

@@ -138,8 +138,8 @@ struct Span {
         if (plan.few) {
             few_scores(keys, plan.rows_of_sheet, call.width, k, at.queries[sheet], call.scale, scores);
         } else {
-            product<ROWS>(keys, plan.columns(), int(call.width), k.data, k.stride, at.queries[sheet], BLOCK, scores, BLOCK,
-                          call.scale, false);
+            product<SCORES>(keys, plan.columns(), int(call.width), k.data, k.stride, at.queries[sheet], BLOCK, scores, BLOCK,
+                            call.scale, false, NO_DIAGONAL);
         }
         for (int m = 0; m < call.maps; m++) {
             for (int64_t i = 0; i < heads; i++) {
@@ -151,7 +151,7 @@ struct Span {
         alignas(64) float before[BLOCK];
         float *high = maximum + sheet * BLOCK, *sum = total + sheet * BLOCK;
         std::memcpy(before, high, sizeof before);
-        exponentials(scores, keys, plan.columns(), high, sum);
+        exponentials(scores, keys, plan.columns(), NO_DIAGONAL, high, sum);
         for (int r = 0; r < plan.rows_of_sheet; r++) {
             if (high[r] == before[r] || before[r] == -INFINITY) continue;
             const float factor = std::exp(before[r] - high[r]);
@@ -173,8 +173,8 @@ struct Span {
         }
         const FloatRows v = float_rows(call, call.v, b, group, key, keys, call.value_width, at.value_rows);
         if (!plan.few) {
-            product<COLUMNS>(plan.rows(), int(call.value_width), keys, weights, BLOCK, v.data, v.stride, accumulated,
-                             call.value_width, 1.0f, true);
+            product<OVER_KEYS>(plan.rows(), int(call.value_width), keys, weights, BLOCK, v.data, v.stride, accumulated,
+                               call.value_width, 1.0f, true, NO_DIAGONAL);
             return;
         }
         for (int r = 0; r < plan.rows();) {

@@ -57,10 +57,10 @@ void score_chunk(const Call& call, const Rows& rows, int64_t key, Reach reach, i
         if (m == 0 || call.k[1].data != call.k[0].data)
             k = float_rows(call, call.k[m], rows.b, group, key, keys, call.width, at.key_rows);
         float* scores = at.exponentials[m] + chunk * CHUNK * BLOCK;
-        product<ROWS>(keys, rows.columns(), int(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK,
-                      call.scale, false);
+        product<SCORES>(keys, rows.columns(), int(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK,
+                        call.scale, false, rows.diagonal(key));
         rows.restrict(scores, key, reach);
-        exponentials(scores, keys, rows.columns(), now.maximum[m], now.total[m]);
+        exponentials(scores, keys, rows.columns(), rows.diagonal(key), now.maximum[m], now.total[m]);
         std::memcpy(at.chunk_maximum[m] + chunk * BLOCK, now.maximum[m], sizeof now.maximum[m]);
     }
 }
@@ -140,8 +140,8 @@ void forward_block(const Call& call, const Rows& rows, const Buffers& at, const 
         const int keys = rows.chunk_size(key);
         combine_chunk(call, rows, keys, chunk, at, now);
         const FloatRows v = float_rows(call, call.v, rows.b, group, key, keys, call.value_width, at.value_rows);
-        product<COLUMNS>(rows.count, int(call.value_width), keys, at.combined, BLOCK, v.data, v.stride, at.result,
-                         call.value_width, 1.0f, chunk > 0);
+        product<OVER_KEYS>(rows.count, int(call.value_width), keys, at.combined, BLOCK, v.data, v.stride, at.result,
+                           call.value_width, 1.0f, chunk > 0, rows.diagonal(key));
         chunk++;
     }
     write_result(call, rows, at, out, saved);

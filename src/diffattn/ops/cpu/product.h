@@ -4,12 +4,19 @@
 // walks along the depth: a step loads one row of B's panel and broadcasts six numbers of A. Since A is only ever read a
 // number at a time, it may lie in either order:
 //
-//     ROWS     a[row * stride + step]    keys, values or map entries as they lie in memory, one row a key
-//     COLUMNS  a[step * stride + row]    the transpose of that, without transposing anything
+//     a[row * stride + step]    or, its transpose without transposing anything,    a[step * stride + row]
 //
-// and B needs nothing but contiguous rows. So neither K nor V is ever repacked: scores are taken as
-// [key][query] = K Q^T with Q^T packed once for a block of queries, and [key][query] is then both the A of the products
-// over keys (out, dQ: COLUMNS) and that of the products over queries (dK, dV: ROWS).
+// and B needs nothing but contiguous rows. So neither K nor V is ever repacked. There are three products:
+//
+//     SCORES        [key][query]   = K Q^T               A: K as it lies,        B: Q^T, packed once for a block of queries
+//     OVER_QUERIES  [key][channel] = tile * rows         A: a tile as it lies,   B: Q or dOut as it lies       (dK, dV)
+//     OVER_KEYS     [query][channel] = tile^T * rows     A: a tile, transposed,  B: K or V as it lies         (out, dQ)
+//
+// where a tile is [key][query], scores or what became of them.
+//
+// Under the causal rule half of the tile on the diagonal is hidden: query q sees the keys k <= q + diagonal. What lies
+// wholly beyond it is not computed (SCORES leaves it unwritten) and not read (it must be 0 between the diagonal and the
+// edge of a microkernel's tile).
 //
 // A panel of B (depth x PANEL) stays in the level 1 cache while all rows of A pass by.
 #pragma once
@@ -24,27 +31,29 @@ constexpr int PANEL = 2;
 #endif
 constexpr int TILE_ROWS = 6;
 
-enum Order { ROWS, COLUMNS };
+enum Kind { SCORES, OVER_QUERIES, OVER_KEYS };
+constexpr int64_t NO_DIAGONAL = 1 << 30;
 
-template <Order ORDER, int R, int VECS>
+template <Kind KIND, int R, int VECS>
 static inline void tile(int depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c,
                         int64_t c_stride, float alpha, bool add) {
+    constexpr bool TRANSPOSED = KIND == OVER_KEYS;
     vec acc[R][VECS] = {};
     // Two pointers reach six rows with the processor's address arithmetic; more would spill.
-    const float *low = a, *high = a + 3 * (ORDER == ROWS ? a_stride : 1);
+    const float *low = a, *high = a + 3 * (TRANSPOSED ? 1 : a_stride);
     for (int step = 0; step < depth; step++) {
         vec row[VECS];
 #pragma GCC unroll 4
         for (int j = 0; j < VECS; j++) row[j] = load(b + j * LANES);
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
-            const int64_t at = (r % 3) * (ORDER == ROWS ? a_stride : 1);
+            const int64_t at = (r % 3) * (TRANSPOSED ? 1 : a_stride);
             const vec x = splat((r < 3 ? low : high)[at]);
 #pragma GCC unroll 4
             for (int j = 0; j < VECS; j++) acc[r][j] += x * row[j];
         }
-        low += ORDER == ROWS ? 1 : a_stride;
-        high += ORDER == ROWS ? 1 : a_stride;
+        low += TRANSPOSED ? a_stride : 1;
+        high += TRANSPOSED ? a_stride : 1;
         b += b_stride;
     }
 #pragma GCC unroll 6
@@ -59,21 +68,27 @@ static inline void tile(int depth, const float* a, int64_t a_stride, const float
 
 // All rows of one panel. Remainders are split so that no tile is left with one or two rows where that can be avoided: a
 // tile of few rows waits for its own additions.
-template <Order ORDER, int VECS>
-static void panel(int rows, int depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c,
-                  int64_t c_stride, float alpha, bool add) {
+template <Kind KIND, int VECS>
+static void panel(int rows, int whole_depth, const float* a, int64_t a_stride, const float* whole_b, int64_t b_stride,
+                  float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
     for (int r = 0; r < rows;) {
         const int left = rows - r;
         const int take = left == 7 || left == 8 ? 4 : std::min(left, TILE_ROWS);
-        const float* from = a + r * (ORDER == ROWS ? a_stride : 1);
+        const float *from = a + r * (KIND == OVER_KEYS ? 1 : a_stride), *b = whole_b;
         float* to = c + r * c_stride;
+        int depth = whole_depth;
+        if (KIND == OVER_KEYS) depth = int(std::clamp<int64_t>(diagonal + r + take, 0, depth));
+        if (KIND == OVER_QUERIES) {
+            const int hidden = int(std::clamp<int64_t>(r - diagonal, 0, depth));
+            from += hidden, b += hidden * b_stride, depth -= hidden;
+        }
         switch (take) {
-            case 6: tile<ORDER, 6, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
-            case 5: tile<ORDER, 5, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
-            case 4: tile<ORDER, 4, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
-            case 3: tile<ORDER, 3, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
-            case 2: tile<ORDER, 2, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
-            default: tile<ORDER, 1, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add);
+            case 6: tile<KIND, 6, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
+            case 5: tile<KIND, 5, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
+            case 4: tile<KIND, 4, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
+            case 3: tile<KIND, 3, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
+            case 2: tile<KIND, 2, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
+            default: tile<KIND, 1, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add);
         }
         r += take;
     }
@@ -82,14 +97,14 @@ static void panel(int rows, int depth, const float* a, int64_t a_stride, const f
 constexpr int MOST_ROWS = 128, MOST_DEPTH = 512;  // of a product whose last columns do not fill a register
 
 // The last columns, fewer than a register holds: through copies that are padded with zeros.
-template <Order ORDER>
+template <Kind KIND>
 static void last_columns(int rows, int columns, int depth, const float* a, int64_t a_stride, const float* b,
-                         int64_t b_stride, float* c, int64_t c_stride, float alpha, bool add) {
+                         int64_t b_stride, float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
     alignas(64) float padded_b[MOST_DEPTH * LANES], padded_c[MOST_ROWS * LANES];
     for (int step = 0; step < depth; step++) {
         for (int j = 0; j < LANES; j++) padded_b[step * LANES + j] = j < columns ? b[step * b_stride + j] : 0.0f;
     }
-    panel<ORDER, 1>(rows, depth, a, a_stride, padded_b, LANES, padded_c, LANES, alpha, false);
+    panel<KIND, 1>(rows, depth, a, a_stride, padded_b, LANES, padded_c, LANES, alpha, false, diagonal);
     for (int r = 0; r < rows; r++) {
         for (int j = 0; j < columns; j++) {
             float& to = c[r * c_stride + j];
@@ -99,22 +114,26 @@ static void last_columns(int rows, int columns, int depth, const float* a, int64
 }
 
 // C[rows, columns] (row stride c_stride) = alpha * A[rows, depth] B[depth, columns] (+ C).
-template <Order ORDER>
+template <Kind KIND>
 static void product(int rows, int columns, int depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
-                    float* c, int64_t c_stride, float alpha, bool add) {
+                    float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
     int done = 0;
-    for (; done + PANEL * LANES <= columns; done += PANEL * LANES)
-        panel<ORDER, PANEL>(rows, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add);
+    const auto visible = [&](int width) {
+        return KIND == SCORES ? int(std::clamp<int64_t>(diagonal + done + width, 0, rows)) : rows;
+    };
+    for (constexpr int WIDTH = PANEL * LANES; done + WIDTH <= columns; done += WIDTH)
+        panel<KIND, PANEL>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
 #ifdef __AVX512F__
-    if (done + 2 * LANES <= columns) {
-        panel<ORDER, 2>(rows, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add);
-        done += 2 * LANES;
+    if (constexpr int WIDTH = 2 * LANES; done + WIDTH <= columns) {
+        panel<KIND, 2>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
+        done += WIDTH;
     }
 #endif
     if (done + LANES <= columns) {
-        panel<ORDER, 1>(rows, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add);
+        panel<KIND, 1>(visible(LANES), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
         done += LANES;
     }
     if (done < columns)
-        last_columns<ORDER>(rows, columns - done, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add);
+        last_columns<KIND>(rows, columns - done, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+                           diagonal);
 }

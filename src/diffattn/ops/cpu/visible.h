@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernel.h"
-#include "vector.h"
+#include "product.h"
 
 constexpr int BLOCK = 64;   // queries that are worked on together
 constexpr int CHUNK = 128;  // keys that are worked on together
@@ -44,6 +44,11 @@ struct Rows {
     int columns() const { return (count + LINE - 1) / LINE * LINE; }
 
     int chunk_size(int64_t key) const { return int(std::min<int64_t>(CHUNK, end - key)); }
+
+    // Query q of the block sees the keys up to q + diagonal of the chunk.
+    int64_t diagonal(int64_t key) const {
+        return call.is_causal ? std::min(position - key, NO_DIAGONAL) : NO_DIAGONAL;
+    }
 
     Reach reach(int64_t key) const {
         const int64_t last = key + chunk_size(key) - 1;
@@ -106,7 +111,7 @@ struct Rows {
             const float* bias = static_cast<const float*>(call.mask) + at;
             for (int q = 0; q < count; q++) {
                 const float x = bias[q * strides[2]];
-                row[q] = x == -INFINITY ? x : row[q] + x;
+                row[q] = x == -INFINITY || row[q] == -INFINITY ? -INFINITY : row[q] + x;
             }
         }
     }
