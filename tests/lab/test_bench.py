@@ -63,6 +63,17 @@ def test_forms_have_the_gradients_of_the_reference(name: str):
         torch.testing.assert_close(leaf.grad, truth.grad, rtol=1e-11, atol=1e-12)
 
 
+def test_ordinary_attention_reads_projections_and_caches_without_copies():
+    layer = Inputs(SHAPES["causal"], torch.float32, grad=True)
+    assert [x.untyped_storage().data_ptr() for x in layer.one_map()] == [
+        x.untyped_storage().data_ptr() for x in layer.leaves[:3]
+    ]
+    # A cache of 2 G value heads of its own lies as one of G heads does: made once, each head by itself.
+    cache = Inputs(SHAPES["one query"], torch.float32)
+    first, second = cache.one_map()[2], cache.one_map()[2]
+    assert first is second and first.is_contiguous() and cache.one_map()[1].is_contiguous()
+
+
 def test_flops_count_what_a_query_may_see():
     shape = Shape(batch=3, heads=2, kv_heads=1, queries=5, keys=8, width=16, value_width=32, window=3)
     seen = sum(1 for t in range(5) for s in range(8) if s <= t + 3 and s > t + 3 - 3)

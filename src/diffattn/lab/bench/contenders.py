@@ -116,11 +116,9 @@ class Inputs:
 
     def one_map(self) -> tuple[Tensor, Tensor, Tensor]:
         """q [B, 2H, T, D], k [B, 2G, S, D], v [B, 2G, S, E / 2] of the ordinary attention in its place."""
-        return (
-            self.q.transpose(1, 2),
-            self.k.transpose(1, 2),
-            self.v.unflatten(3, (2, -1)).flatten(2, 3).transpose(1, 2),
-        )
+        cached = self.shape.queries < self.shape.keys and not self.v.requires_grad
+        v = self._ordinary_cache if cached else _halves(self.v).transpose(1, 2)
+        return self.q.transpose(1, 2), self.k.transpose(1, 2), v
 
     @cached_property
     def _ordinary_cache(self) -> Tensor:
