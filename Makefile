@@ -15,10 +15,11 @@ test-slow: .venv
 	$(BIN)/pytest -m slow
 
 # The kernel's tests with its memory and its arithmetic watched; Python itself leaks at exit by design.
+sanitize: ISA ?= avx2
 sanitize: .venv
-	$(BIN)/python $(KERNEL)/build.py --sanitize --into build/sanitize
+	$(BIN)/python $(KERNEL)/build.py --sanitize --into build/sanitize $(ISA)
 	LD_PRELOAD="$(foreach name,libasan.so libubsan.so libstdc++.so.6,$(shell $${CXX:-g++} -print-file-name=$(name)))" \
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 DIFFATTN_CPU_FOLDER=build/sanitize \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 DIFFATTN_CPU_FOLDER=build/sanitize DIFFATTN_CPU_ISA=$(ISA) \
 	$(BIN)/pytest -m "not slow" -n 2 tests/ops/cpu --ignore tests/ops/cpu/test_library.py
 
 lint: .venv
