@@ -61,6 +61,7 @@ def info(argv: list[str]) -> int:
     import diffattn
     from diffattn import recipes, variants
     from diffattn.model.sizes import SIZES
+    from diffattn.ops.cpu.library import instruction_set
 
     topics = {
         "variants": {name: variants.get(name).describe() for name in variants.names()},
@@ -73,7 +74,8 @@ def info(argv: list[str]) -> int:
     if not argv:
         print(f"diffattn {diffattn.__version__}, torch {torch.__version__}, Python {platform.python_version()}")
         print(
-            f"{torch.get_num_threads()} threads, CUDA {'available' if torch.cuda.is_available() else 'not available'}"
+            f"{torch.get_num_threads()} threads, CPU kernel {instruction_set() or 'not available'}, "
+            f"CUDA {'available' if torch.cuda.is_available() else 'not available'}"
         )
     for topic in argv or topics:
         print(f"\n{topic}")

@@ -186,12 +186,16 @@ def test_without_a_compiler_the_installation_succeeds_and_the_reason_shows(tmp_p
     assert "not compiled" in reason and "python -m diffattn.ops.cpu" in reason
 
 
+def test_without_a_compiler_an_editable_installation_succeeds(tmp_path: Path) -> None:
+    code = "import setuptools.build_meta as backend; backend.build_editable('.')"
+    done = _backend(code, _checkout(tmp_path), CXX="no-such-compiler")
+    assert "the fused CPU kernel was not built" in done.stderr and "no-such-compiler" in done.stderr
+
+
 @pytest.mark.slow
 def test_a_wheel_serves_every_python_of_the_platform_and_brings_its_sources(tmp_path: Path) -> None:
     checkout = _checkout(tmp_path)
-    code = "import setuptools.build_meta as backend; backend.build_wheel('.')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    _backend("import setuptools.build_meta as backend; backend.build_wheel('.')", checkout)
     (wheel,) = checkout.glob("*.whl")
     assert wheel.name.endswith("-py3-none-linux_x86_64.whl")
     with zipfile.ZipFile(wheel) as content:
@@ -201,6 +205,13 @@ def test_a_wheel_serves_every_python_of_the_platform_and_brings_its_sources(tmp_
         assert build.source_hash().encode() in build.library_path(name, home).read_bytes()
     sources = {path.name for path in build.SOURCES.iterdir() if path.suffix in (".cpp", ".h")}
     assert sources <= {path.name for path in home.iterdir()}
+
+
+def _backend(code: str, checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command, variables = [sys.executable, "-c", code], {**os.environ, **environment}
+    done = subprocess.run(command, cwd=checkout, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def _checkout(folder: Path) -> Path:

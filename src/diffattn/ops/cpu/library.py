@@ -137,3 +137,8 @@ def _share_openmp() -> None:
 
 
 KERNEL, UNAVAILABLE = find(Path(os.environ.get("DIFFATTN_CPU_FOLDER") or SOURCES), os.environ.get("DIFFATTN_CPU_ISA"))
+
+
+def instruction_set() -> str | None:
+    """What the kernel in use was compiled for; None where there is none."""
+    return None if KERNEL is None else KERNEL.diffattn_isa().decode()
