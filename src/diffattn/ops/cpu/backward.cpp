@@ -16,7 +16,7 @@
 // to it alone: no atomic additions, the same bits on each run. Where there are fewer (batch, group) pairs than would keep
 // the threads busy, each is split into `parts`, which take blocks in turn and sum into memory of their own; those sums are
 // then added up in their order.
-#include "block.h"
+#include "numbers.h"
 
 namespace {
 
@@ -27,7 +27,7 @@ struct KeySums {
 };
 
 struct Buffers {
-    float *queries[2], *query_rows[2], *maps[2], *d_map, *d_out, *d_out_packed, *d_queries[2], *key_rows[2], *value_rows;
+    float *queries[2], *query_rows[2], *maps[2], *d_map, *d_out, *d_out_rows, *d_out_packed, *d_out_rest, *d_queries[2], *key_rows, *value_rows, *tile;
 
     Buffers(const Call& call, Pieces pieces, size_t* floats) {
         const int64_t keys = (call.keys + CHUNK - 1) / CHUNK * CHUNK;
@@ -36,12 +36,15 @@ struct Buffers {
             query_rows[m] = pieces.take(call.width * BLOCK);
             d_queries[m] = pieces.take(call.width * BLOCK);
             maps[m] = pieces.take(keys * BLOCK);
-            key_rows[m] = pieces.take(CHUNK * call.width);
         }
         d_map = pieces.take(keys * BLOCK);
         d_out = pieces.take(call.value_width * BLOCK);
+        d_out_rows = pieces.take(call.value_width * BLOCK);
         d_out_packed = pieces.take(call.value_width * BLOCK);
-        value_rows = pieces.take(CHUNK * call.value_width);
+        d_out_rest = pieces.take(call.value_width * BLOCK);
+        key_rows = pieces.take(CHUNK * call.width);
+        value_rows = pieces.take(std::max<int64_t>(CHUNK, BLOCK) * call.value_width);
+        tile = pieces.take(CHUNK * BLOCK);
         if (floats) *floats = pieces.used;
     }
 };
@@ -97,6 +100,26 @@ void read_d_out(const Call& call, const Rows& rows, const Saved& saved, const Op
     }
 }
 
+// What dA multiplies with. Behind a norm or a gain dOut is not given in bfloat16, and rounding it would cost lam's gradient
+// two digits; so pairs take what rounding leaves as a second operand.
+template <class N>
+bool d_out_has_rest(const Call& call) {
+    return N::PER_UNIT == 2 && (call.norm || call.gain != 1.0f);
+}
+
+template <class N>
+void pack_d_out(const Call& call, const Rows& rows, const Buffers& at) {
+    const int64_t width = call.value_width;
+    const FloatRows d_out{at.d_out, width};
+    const auto pack = [&](float* packed) {
+        pack_transposed(N::along(d_out, rows.count, width, at.value_rows), rows.count, rows.columns(), units<N>(width), packed);
+    };
+    pack(at.d_out_packed);
+    if (!d_out_has_rest<N>(call)) return;
+    for (int64_t i = 0; i < rows.count * width; i++) at.d_out[i] -= from_bfloat16(to_bfloat16(at.d_out[i]));
+    pack(at.d_out_rest);
+}
+
 // P_m of a chunk in place of its scores, and what the chunk adds to D_m.
 void softmax_chunk(const Rows& rows, int all_keys, int64_t diagonal, float* scores, const float* d_map,
                    const float* maximum, const float* inverse, float* row_sum) {
@@ -121,20 +144,24 @@ void softmax_chunk(const Rows& rows, int all_keys, int64_t diagonal, float* scor
     }
 }
 
+template <class N>
 void first_pass(const Call& call, const Rows& rows, int64_t key, Reach reach, int64_t chunk, const Buffers& at,
                 Statistics& now) {
     const int keys = rows.chunk_size(key), columns = rows.columns();
     const int64_t group = rows.h / (call.heads / call.groups), offset = chunk * CHUNK * BLOCK;
     const int64_t diagonal = rows.diagonal(key);
-    const FloatRows v = float_rows(call, call.v, rows.b, group, key, keys, call.value_width, at.value_rows);
-    product<SCORES>(keys, columns, int(call.value_width), v.data, v.stride, at.d_out_packed, BLOCK, at.d_map + offset,
+    const FloatRows v = N::along(call, call.v, rows.b, group, key, keys, call.value_width, at.value_rows);
+    product<N, SCORES>(keys, columns, units<N>(call.value_width), v.data, v.stride, at.d_out_packed, BLOCK, at.d_map + offset,
                     BLOCK, 1.0f, false, diagonal);
+    if (d_out_has_rest<N>(call))
+        product<N, SCORES>(keys, columns, units<N>(call.value_width), v.data, v.stride, at.d_out_rest, BLOCK,
+                           at.d_map + offset, BLOCK, 1.0f, true, diagonal);
     FloatRows k{};
     for (int m = 0; m < call.maps; m++) {
         if (m == 0 || call.k[1].data != call.k[0].data)
-            k = float_rows(call, call.k[m], rows.b, group, key, keys, call.width, at.key_rows[m]);
+            k = N::along(call, call.k[m], rows.b, group, key, keys, call.width, at.key_rows);
         float* scores = at.maps[m] + offset;
-        product<SCORES>(keys, columns, int(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK, call.scale,
+        product<N, SCORES>(keys, columns, units<N>(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK, call.scale,
                         false, diagonal);
         rows.restrict(scores, key, reach);
         softmax_chunk(rows, keys, diagonal, scores, at.d_map + offset, now.maximum[m], now.inverse[m], now.row_sum[m]);
@@ -168,45 +195,57 @@ void differentiate_chunk(const Call& call, const Rows& rows, int all_keys, int64
         for (int m = 0; m < call.maps; m++) clear_hidden(at.maps[m] + offset + line, keys, all_keys);
     }
 }
-void second_pass(const Call& call, const Rows& rows, int64_t key, int64_t chunk, const FloatRows* q, const Buffers& at,
+// Of a block: what its products over queries multiply with, the depth across the rows.
+struct QueryRows {
+    FloatRows q[2], d_out;
+};
+
+template <class N>
+void second_pass(const Call& call, const Rows& rows, int64_t key, int64_t chunk, const QueryRows& of, const Buffers& at,
                  const Statistics& now, const KeySums& sums) {
     const int keys = rows.chunk_size(key), width = int(call.width);
     const int64_t group = rows.h / (call.heads / call.groups), offset = chunk * CHUNK * BLOCK;
     const int64_t diagonal = rows.diagonal(key);
     differentiate_chunk(call, rows, keys, diagonal, offset, at, now);
-    product<OVER_QUERIES>(keys, int(call.value_width), rows.count, at.d_map + offset, BLOCK, at.d_out, call.value_width,
-                          sums.v + key * sums.v_stride, sums.v_stride, 1.0f, true, diagonal);
+    const float* map = N::tile_over_queries(at.d_map + offset, keys, at.tile);
+    product<N, OVER_QUERIES>(keys, int(call.value_width), units<N>(rows.count), map, BLOCK, of.d_out.data, of.d_out.stride,
+                             sums.v + key * sums.v_stride, sums.v_stride, 1.0f, true, diagonal);
     FloatRows k{};
     for (int m = 0; m < call.maps; m++) {
         if (m == 0 || call.k[1].data != call.k[0].data)
-            k = float_rows(call, call.k[m], rows.b, group, key, keys, width, at.key_rows[m]);
-        const float* d_scores = at.maps[m] + offset;
-        product<OVER_QUERIES>(keys, width, rows.count, d_scores, BLOCK, q[m].data, q[m].stride,
-                              sums.k[m] + key * sums.k_stride[m], sums.k_stride[m], 1.0f, true, diagonal);
-        product<OVER_KEYS>(rows.count, width, keys, d_scores, BLOCK, k.data, k.stride, at.d_queries[m], width, 1.0f,
-                           chunk > 0, diagonal);
+            k = N::across(call, call.k[m], rows.b, group, key, keys, width, at.key_rows);
+        float* d_scores = at.maps[m] + offset;
+        const float* over_queries = N::tile_over_queries(d_scores, keys, at.tile);
+        product<N, OVER_QUERIES>(keys, width, units<N>(rows.count), over_queries, BLOCK, of.q[m].data, of.q[m].stride,
+                                 sums.k[m] + key * sums.k_stride[m], sums.k_stride[m], 1.0f, true, diagonal);
+        N::tile_over_keys(d_scores, keys);
+        product<N, OVER_KEYS>(rows.count, width, units<N>(keys), d_scores, BLOCK, k.data, k.stride, at.d_queries[m], width,
+                              1.0f, chunk > 0, diagonal);
     }
 }
 
+template <class N>
 void backward_block(const Call& call, const Rows& rows, const Saved& saved, const Gradients& gradients, float* d_weight,
                     const Buffers& at, const KeySums& sums) {
     Statistics now;
     read_statistics(call, rows, saved, now);
     read_d_out(call, rows, saved, gradients.out, d_weight, at);
-    pack_transposed({at.d_out, call.value_width}, rows.count, rows.columns(), call.value_width, at.d_out_packed);
-    FloatRows q[2];
+    const FloatRows d_out = {at.d_out, call.value_width};
+    QueryRows of{{}, N::across(d_out, rows.count, call.value_width, at.d_out_rows)};
+    pack_d_out<N>(call, rows, at);
     for (int m = 0; m < call.maps; m++) {
-        q[m] = float_rows(call, call.q[m], rows.b, rows.h, rows.first, rows.count, call.width, at.query_rows[m]);
-        pack_transposed(q[m], rows.count, rows.columns(), call.width, at.queries[m]);
+        const FloatRows q = N::along(call, call.q[m], rows.b, rows.h, rows.first, rows.count, call.width, at.query_rows[m]);
+        pack_transposed(q, rows.count, rows.columns(), units<N>(call.width), at.queries[m]);
+        of.q[m] = N::across(call, call.q[m], rows.b, rows.h, rows.first, rows.count, call.width, at.query_rows[m]);
     }
     int64_t chunks = 0;
     for (int64_t key = rows.begin; key < rows.end; key += CHUNK) {
         const Reach reach = rows.reach(key);
-        if (reach != HIDDEN) first_pass(call, rows, key, reach, chunks++, at, now);
+        if (reach != HIDDEN) first_pass<N>(call, rows, key, reach, chunks++, at, now);
     }
     int64_t chunk = 0;
     for (int64_t key = rows.begin; key < rows.end; key += CHUNK) {
-        if (rows.reach(key) != HIDDEN) second_pass(call, rows, key, chunk++, q, at, now, sums);
+        if (rows.reach(key) != HIDDEN) second_pass<N>(call, rows, key, chunk++, of, at, now, sums);
     }
     for (int m = 0; m < call.maps; m++) {
         if (chunks == 0) std::fill_n(at.d_queries[m], rows.count * call.width, 0.0f);
@@ -262,6 +301,7 @@ void write_key(const Call& call, const Gradients& gradients, float* memory, int6
     write_row(call, gradients.v, b, group, key, sums.v + key * sums.v_stride, call.value_width);
 }
 
+template <class N>
 void backward_part(const Call& call, const Saved& saved, const Gradients& gradients, int64_t pair, int64_t part,
                    int64_t parts, const Buffers& at, const KeySums& sums) {
     const int64_t b = pair / call.groups, group = pair % call.groups, share = call.heads / call.groups;
@@ -271,7 +311,7 @@ void backward_part(const Call& call, const Saved& saved, const Gradients& gradie
     clear(call, sums);
     for (int64_t i = part; i < share * blocks; i += parts) {
         const Rows rows(call, b, group * share + i / blocks, i % blocks * BLOCK);
-        backward_block(call, rows, saved, gradients, d_weight, at, sums);
+        backward_block<N>(call, rows, saved, gradients, d_weight, at, sums);
     }
 }
 
@@ -301,7 +341,8 @@ extern "C" void diffattn_backward(const Call* call_pointer, const Saved* saved, 
             const int64_t pair = task / parts;
             const KeySums sums = in_place ? sums_in_place(call, *gradients, pair / call.groups, pair % call.groups)
                                           : sums_in(call, memory + task * size);
-            backward_part(call, *saved, *gradients, pair, task % parts, parts, at, sums);
+            const auto run = call.dtype == FLOAT32 ? backward_part<Floats> : backward_part<Narrow>;
+            run(call, *saved, *gradients, pair, task % parts, parts, at, sums);
         }
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < (in_place ? 0 : pairs * call.keys); row++) {

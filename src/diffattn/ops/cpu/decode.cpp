@@ -10,7 +10,7 @@
 //
 // The spans' maxima, sums and accumulated rows are then put together, and only there do the maps meet. The split into spans
 // depends on nothing but the number of keys: the same bits on each run.
-#include "block.h"
+#include "numbers.h"
 
 namespace {
 
@@ -138,7 +138,7 @@ struct Span {
         if (plan.few) {
             few_scores(keys, plan.rows_of_sheet, call.width, k, at.queries[sheet], call.scale, scores);
         } else {
-            product<SCORES>(keys, plan.columns(), int(call.width), k.data, k.stride, at.queries[sheet], BLOCK, scores, BLOCK,
+            product<Floats, SCORES>(keys, plan.columns(), int(call.width), k.data, k.stride, at.queries[sheet], BLOCK, scores, BLOCK,
                             call.scale, false, NO_DIAGONAL);
         }
         for (int m = 0; m < call.maps; m++) {
@@ -173,7 +173,7 @@ struct Span {
         }
         const FloatRows v = float_rows(call, call.v, b, group, key, keys, call.value_width, at.value_rows);
         if (!plan.few) {
-            product<OVER_KEYS>(plan.rows(), int(call.value_width), keys, weights, BLOCK, v.data, v.stride, accumulated,
+            product<Floats, OVER_KEYS>(plan.rows(), int(call.value_width), keys, weights, BLOCK, v.data, v.stride, accumulated,
                                call.value_width, 1.0f, true, NO_DIAGONAL);
             return;
         }

@@ -14,7 +14,7 @@
 // The exponentials of a block live in memory that grows with S, never with T * S. Tasks are handed out from the last
 // block of queries, which under the causal rule is the longest, to the first; what a task computes depends on nothing
 // but its place, so the result has the same bits whichever thread took it.
-#include "block.h"
+#include "numbers.h"
 
 namespace {
 
@@ -48,6 +48,7 @@ void start(const Call& call, const Rows& rows, Statistics& now) {
     }
 }
 
+template <class N>
 void score_chunk(const Call& call, const Rows& rows, int64_t key, Reach reach, int64_t chunk, const Buffers& at,
                  Statistics& now) {
     const int keys = rows.chunk_size(key);
@@ -55,10 +56,10 @@ void score_chunk(const Call& call, const Rows& rows, int64_t key, Reach reach, i
     FloatRows k{};
     for (int m = 0; m < call.maps; m++) {
         if (m == 0 || call.k[1].data != call.k[0].data)
-            k = float_rows(call, call.k[m], rows.b, group, key, keys, call.width, at.key_rows);
+            k = N::along(call, call.k[m], rows.b, group, key, keys, call.width, at.key_rows);
         float* scores = at.exponentials[m] + chunk * CHUNK * BLOCK;
-        product<SCORES>(keys, rows.columns(), int(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK,
-                        call.scale, false, rows.diagonal(key));
+        product<N, SCORES>(keys, rows.columns(), units<N>(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK,
+                           call.scale, false, rows.diagonal(key));
         rows.restrict(scores, key, reach);
         exponentials(scores, keys, rows.columns(), rows.diagonal(key), now.maximum[m], now.total[m]);
         std::memcpy(at.chunk_maximum[m] + chunk * BLOCK, now.maximum[m], sizeof now.maximum[m]);
@@ -119,17 +120,18 @@ void write_result(const Call& call, const Rows& rows, const Buffers& at, const O
     }
 }
 
+template <class N>
 void forward_block(const Call& call, const Rows& rows, const Buffers& at, const Operand& out, const Saved* saved) {
     Statistics now;
     start(call, rows, now);
     for (int m = 0; m < call.maps; m++) {
-        const FloatRows q = float_rows(call, call.q[m], rows.b, rows.h, rows.first, rows.count, call.width, at.key_rows);
-        pack_transposed(q, rows.count, rows.columns(), call.width, at.queries[m]);
+        const FloatRows q = N::along(call, call.q[m], rows.b, rows.h, rows.first, rows.count, call.width, at.key_rows);
+        pack_transposed(q, rows.count, rows.columns(), units<N>(call.width), at.queries[m]);
     }
     int64_t chunk = 0;
     for (int64_t key = rows.begin; key < rows.end; key += CHUNK) {
         const Reach reach = rows.reach(key);
-        if (reach != HIDDEN) score_chunk(call, rows, key, reach, chunk++, at, now);
+        if (reach != HIDDEN) score_chunk<N>(call, rows, key, reach, chunk++, at, now);
     }
     finish_statistics(call, rows, saved, now);
     if (chunk == 0) std::fill_n(at.result, rows.count * call.value_width, 0.0f);
@@ -139,9 +141,10 @@ void forward_block(const Call& call, const Rows& rows, const Buffers& at, const 
         if (rows.reach(key) == HIDDEN) continue;
         const int keys = rows.chunk_size(key);
         combine_chunk(call, rows, keys, chunk, at, now);
-        const FloatRows v = float_rows(call, call.v, rows.b, group, key, keys, call.value_width, at.value_rows);
-        product<OVER_KEYS>(rows.count, int(call.value_width), keys, at.combined, BLOCK, v.data, v.stride, at.result,
-                           call.value_width, 1.0f, chunk > 0, rows.diagonal(key));
+        N::tile_over_keys(at.combined, keys);
+        const FloatRows v = N::across(call, call.v, rows.b, group, key, keys, call.value_width, at.value_rows);
+        product<N, OVER_KEYS>(rows.count, int(call.value_width), units<N>(keys), at.combined, BLOCK, v.data, v.stride,
+                              at.result, call.value_width, 1.0f, chunk > 0, rows.diagonal(key));
         chunk++;
     }
     write_result(call, rows, at, out, saved);
@@ -162,7 +165,8 @@ extern "C" void diffattn_forward(const Call* call_pointer, const Operand* out, c
         for (int64_t task = 0; task < blocks * heads; task++) {
             const int64_t head = task / blocks, block = blocks - 1 - task % blocks;
             const Rows rows(call, head / call.heads, head % call.heads, block * BLOCK);
-            forward_block(call, rows, at, *out, saved);
+            const auto run = call.dtype == FLOAT32 ? forward_block<Floats> : forward_block<Narrow>;
+            run(call, rows, at, *out, saved);
         }
     }
 }

@@ -34,7 +34,7 @@ constexpr int TILE_ROWS = 6;
 enum Kind { SCORES, OVER_QUERIES, OVER_KEYS };
 constexpr int64_t NO_DIAGONAL = 1 << 30;
 
-template <Kind KIND, int R, int VECS>
+template <class N, Kind KIND, int R, int VECS>
 static inline void tile(int depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c,
                         int64_t c_stride, float alpha, bool add) {
     constexpr bool TRANSPOSED = KIND == OVER_KEYS;
@@ -50,7 +50,7 @@ static inline void tile(int depth, const float* a, int64_t a_stride, const float
             const int64_t at = (r % 3) * (TRANSPOSED ? 1 : a_stride);
             const vec x = splat((r < 3 ? low : high)[at]);
 #pragma GCC unroll 4
-            for (int j = 0; j < VECS; j++) acc[r][j] += x * row[j];
+            for (int j = 0; j < VECS; j++) acc[r][j] = N::multiply_add(x, row[j], acc[r][j]);
         }
         low += TRANSPOSED ? a_stride : 1;
         high += TRANSPOSED ? a_stride : 1;
@@ -68,7 +68,7 @@ static inline void tile(int depth, const float* a, int64_t a_stride, const float
 
 // All rows of one panel. Remainders are split so that no tile is left with one or two rows where that can be avoided: a
 // tile of few rows waits for its own additions.
-template <Kind KIND, int VECS>
+template <class N, Kind KIND, int VECS>
 static void panel(int rows, int whole_depth, const float* a, int64_t a_stride, const float* whole_b, int64_t b_stride,
                   float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
     for (int r = 0; r < rows;) {
@@ -77,18 +77,19 @@ static void panel(int rows, int whole_depth, const float* a, int64_t a_stride, c
         const float *from = a + r * (KIND == OVER_KEYS ? 1 : a_stride), *b = whole_b;
         float* to = c + r * c_stride;
         int depth = whole_depth;
-        if (KIND == OVER_KEYS) depth = int(std::clamp<int64_t>(diagonal + r + take, 0, depth));
+        if (KIND == OVER_KEYS)
+            depth = int(std::clamp<int64_t>((diagonal + r + take + N::PER_UNIT - 1) / N::PER_UNIT, 0, depth));
         if (KIND == OVER_QUERIES) {
-            const int hidden = int(std::clamp<int64_t>(r - diagonal, 0, depth));
+            const int hidden = int(std::clamp<int64_t>((r - diagonal) / N::PER_UNIT, 0, depth));
             from += hidden, b += hidden * b_stride, depth -= hidden;
         }
         switch (take) {
-            case 6: tile<KIND, 6, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
-            case 5: tile<KIND, 5, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
-            case 4: tile<KIND, 4, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
-            case 3: tile<KIND, 3, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
-            case 2: tile<KIND, 2, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
-            default: tile<KIND, 1, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add);
+            case 6: tile<N, KIND, 6, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
+            case 5: tile<N, KIND, 5, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
+            case 4: tile<N, KIND, 4, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
+            case 3: tile<N, KIND, 3, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
+            case 2: tile<N, KIND, 2, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add); break;
+            default: tile<N, KIND, 1, VECS>(depth, from, a_stride, b, b_stride, to, c_stride, alpha, add);
         }
         r += take;
     }
@@ -97,14 +98,14 @@ static void panel(int rows, int whole_depth, const float* a, int64_t a_stride, c
 constexpr int MOST_ROWS = 128, MOST_DEPTH = 512;  // of a product whose last columns do not fill a register
 
 // The last columns, fewer than a register holds: through copies that are padded with zeros.
-template <Kind KIND>
+template <class N, Kind KIND>
 static void last_columns(int rows, int columns, int depth, const float* a, int64_t a_stride, const float* b,
                          int64_t b_stride, float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
     alignas(64) float padded_b[MOST_DEPTH * LANES], padded_c[MOST_ROWS * LANES];
     for (int step = 0; step < depth; step++) {
         for (int j = 0; j < LANES; j++) padded_b[step * LANES + j] = j < columns ? b[step * b_stride + j] : 0.0f;
     }
-    panel<KIND, 1>(rows, depth, a, a_stride, padded_b, LANES, padded_c, LANES, alpha, false, diagonal);
+    panel<N, KIND, 1>(rows, depth, a, a_stride, padded_b, LANES, padded_c, LANES, alpha, false, diagonal);
     for (int r = 0; r < rows; r++) {
         for (int j = 0; j < columns; j++) {
             float& to = c[r * c_stride + j];
@@ -113,8 +114,9 @@ static void last_columns(int rows, int columns, int depth, const float* a, int64
     }
 }
 
-// C[rows, columns] (row stride c_stride) = alpha * A[rows, depth] B[depth, columns] (+ C).
-template <Kind KIND>
+// C[rows, columns] (row stride c_stride) = alpha * A[rows, depth] B[depth, columns] (+ C); depth, and the strides of A and
+// B, in the units of N (see numbers.h).
+template <class N, Kind KIND>
 static void product(int rows, int columns, int depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
                     float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
     int done = 0;
@@ -122,18 +124,18 @@ static void product(int rows, int columns, int depth, const float* a, int64_t a_
         return KIND == SCORES ? int(std::clamp<int64_t>(diagonal + done + width, 0, rows)) : rows;
     };
     for (constexpr int WIDTH = PANEL * LANES; done + WIDTH <= columns; done += WIDTH)
-        panel<KIND, PANEL>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
+        panel<N, KIND, PANEL>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
 #ifdef __AVX512F__
     if (constexpr int WIDTH = 2 * LANES; done + WIDTH <= columns) {
-        panel<KIND, 2>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
+        panel<N, KIND, 2>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
         done += WIDTH;
     }
 #endif
     if (done + LANES <= columns) {
-        panel<KIND, 1>(visible(LANES), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
+        panel<N, KIND, 1>(visible(LANES), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
         done += LANES;
     }
     if (done < columns)
-        last_columns<KIND>(rows, columns - done, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+        last_columns<N, KIND>(rows, columns - done, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
                            diagonal);
 }

@@ -19,7 +19,15 @@ typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
 
 static inline vec load(const float* from) { return *reinterpret_cast<const unaligned_vec*>(from); }
 static inline void store(float* to, vec x) { *reinterpret_cast<unaligned_vec*>(to) = x; }
-static inline vec splat(float x) { return x - vec{}; }
+
+// Every bit as it is: the float may stand for something else.
+static inline vec splat(float x) {
+#ifdef __AVX512F__
+    return (vec)_mm512_set1_ps(x);
+#else
+    return (vec)_mm256_set1_ps(x);
+#endif
+}
 
 // The larger one; the second operand where the first is NaN, so that a NaN logit never becomes a row's maximum (it
 // reaches the row's sum instead).
