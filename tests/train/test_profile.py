@@ -1,5 +1,9 @@
 """What the machine can do."""
 
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -42,3 +46,28 @@ def test_peak_memory_sees_a_large_tensor_and_forgets_it():
     assert before is not None
     assert during is not None
     assert during - before > 150_000_000
+
+
+PAGES = """
+import resource, torch
+from diffattn.train import profile
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(25_000_000)  # 100 MB: 25,000 pages
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if KEEP:
+    profile.keep_freed_memory()
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep what is freed")
+def test_memory_that_was_freed_is_found_again_without_page_faults():
+    """In processes of their own, because it holds for good."""
+    given_back, kept = (
+        int(subprocess.check_output([sys.executable, "-c", f"KEEP = {keep}\n{PAGES}"])) for keep in (False, True)
+    )
+    assert kept < given_back / 10

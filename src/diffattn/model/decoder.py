@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from diffattn.model.cache import Cache
 from diffattn.model.config import ModelConfig
 from diffattn.model.generate import generate
+from diffattn.ops.pointwise import rms_norm, swiglu
 from diffattn.ops.positions import rotary_tables
 from diffattn.variants.base import Draw, Mixer, Where
 
@@ -32,7 +33,7 @@ class Decoder(nn.Module):
         empty = torch.empty(config.vocab_size, config.width)
         self.embedding = nn.Embedding.from_pretrained(empty, freeze=False)
         self.layers = nn.ModuleList([Block(config, layer) for layer in range(config.layers)])
-        self.norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.norm = RMSNorm(config.width, config.norm_eps)
         self.unembedding = None if config.tied_embeddings else nn.Linear(config.width, config.vocab_size, bias=False)
 
     @property
@@ -169,6 +170,19 @@ class Decoder(nn.Module):
         return wheres
 
 
+class RMSNorm(nn.Module):
+    """`ops.pointwise.rms_norm` with a weight, which has no values before the model's `init_weights`."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x [..., W] to the same shape."""
+        return rms_norm(x, self.weight, self.eps)
+
+
 class Block(nn.Module):
     """x + attention(norm(x)), then x + feed-forward(norm(x))."""
 
@@ -176,9 +190,9 @@ class Block(nn.Module):
         super().__init__()
         self.layers = config.layers
         self.token_shift = config.token_shift
-        self.mixer_norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.mixer_norm = RMSNorm(config.width, config.norm_eps)
         self.mixer = config.mixer_at(layer).build(config.site(layer))
-        self.ffn_norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.ffn_norm = RMSNorm(config.width, config.norm_eps)
         self.gate = nn.Linear(config.width, config.ffn_width, bias=False)
         self.up = nn.Linear(config.width, config.ffn_width, bias=False)
         self.down = nn.Linear(config.ffn_width, config.width, bias=False)
@@ -203,7 +217,7 @@ class Block(nn.Module):
             h = _shift(h, joined, previous)
         x = x + self.mixer(h, where, state)
         h = self.ffn_norm(x)
-        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+        return x + self.down(swiglu(self.gate(h), self.up(h)))
 
     def init_weights(self, draw: Draw) -> None:
         """Fill every parameter; the table stands in `Decoder.init_weights`."""
@@ -261,11 +275,12 @@ def _documents_before(documents: Tensor | None, cache: Cache | None) -> Tensor |
 
 def _shift(x: Tensor, joined: Tensor | None, previous: Tensor | None) -> Tensor:
     """Replace the first half of the channels by those of the token before, 0 where it is of another document."""
-    half = x.shape[-1] // 2
-    first = x.new_zeros(x.shape[0], 1, half) if previous is None else previous
-    late = torch.cat((first, x[:, :-1, :half]), dim=1)
+    # Split, not sliced: the gradient of a slice is a whole tensor of zeros with the slice written into it.
+    moved, kept = x.chunk(2, dim=-1)
+    before, last = moved.split([x.shape[1] - 1, 1], dim=1)
+    late = torch.cat((torch.zeros_like(last) if previous is None else previous, before), dim=1)
     if previous is not None:
-        previous.copy_(x[:, -1:, :half])
+        previous.copy_(last)
     if joined is not None:
         late = late.masked_fill(~joined, 0.0)
-    return torch.cat((late, x[..., half:]), dim=-1)
+    return torch.cat((late, kept), dim=-1)

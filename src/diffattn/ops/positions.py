@@ -1,7 +1,11 @@
 """Rotary positions, interleaved."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from diffattn.ops.cpu import pointwise as kernel
 
 
 def rotary_tables(
@@ -27,6 +31,26 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     the tables' dtype; the result has x's dtype. ValueError: tables of another length, or wider than the head.
     """
     _check_tables(x, cos, sin)
+    tables = kernel.serves(cos, sin) and cos.dtype == torch.float32 and not (cos.requires_grad or sin.requires_grad)
+    if tables and kernel.serves(x):
+        return _Rotary.apply(x, cos.contiguous(), sin.contiguous(), False)
+    return _rotary(x, cos, sin)
+
+
+class _Rotary(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, backwards: bool) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.backwards = backwards
+        return kernel.rotary(x if x.stride(-1) == 1 else x.contiguous(), cos, sin, backwards)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # The transpose of a rotation turns back; it is itself differentiable.
+        return _Rotary.apply(grads[0], *ctx.saved_tensors, not ctx.backwards), None, None, None
+
+
+def _rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     rotary_dim = 2 * cos.shape[-1]
     if cos.dim() == 3:
         cos, sin = cos[:, None], sin[:, None]

@@ -45,6 +45,7 @@ def train(run: RunConfig, folder: Path, *, quiet: bool = False) -> Outcome:
     recorded = _recorded(run, folder)
     if recorded is not None:
         return recorded
+    profile.keep_freed_memory()
     with profile.cpu_threads(run.train.threads) as threads:
         loop = _Loop(run, folder, threads)
         with ExitStack() as stack:

@@ -16,6 +16,7 @@ from diffattn.variants.parts import (
     check_eps,
     fill,
     is_number,
+    pairs,
     projection_weights,
     training_flops,
     wide,
@@ -110,8 +111,9 @@ class DiffV1Mixer(ProjectedMixer):
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
         q, k, v = self.read(x, where, state)
+        (q1, q2), (k1, k2) = pairs(q), pairs(k)
         heads = normed_diff_attention(
-            *(q[:, 0::2], k[:, 0::2], q[:, 1::2], k[:, 1::2], v),
+            *(q1, k1, q2, k2, v),
             self._broadcast(self.lam(x)),
             self.norm_weight,
             self.norm_eps,
@@ -124,7 +126,8 @@ class DiffV1Mixer(ProjectedMixer):
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give A1 with coefficient 1 and A2 with coefficient -λ; the norm behind them is left out."""
         q, k, _ = self.read(x, where, None)
-        first, second = diff_attention_maps(q[:, 0::2], k[:, 0::2], q[:, 1::2], k[:, 1::2], **where.restrictions())
+        (q1, q2), (k1, k2) = pairs(q), pairs(k)
+        first, second = diff_attention_maps(q1, k1, q2, k2, **where.restrictions())
         lam = self._broadcast(self.lam(x))
         return [Branch("A1", first.new_ones(()), first), Branch("A2", -lam, second)]
 

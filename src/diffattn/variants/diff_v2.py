@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from diffattn.ops import diff_attention_maps
 from diffattn.ops.normed import normed_diff_attention
 from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
-from diffattn.variants.parts import HeadsConfig, ProjectedMixer, fill, projection_weights, training_flops, wide
+from diffattn.variants.parts import HeadsConfig, ProjectedMixer, fill, pairs, projection_weights, training_flops, wide
 
 
 @register("diff_v2")
@@ -44,16 +44,16 @@ class DiffV2Mixer(ProjectedMixer):
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
         q, k, v = self.read(x, where, state)
+        q1, q2 = pairs(q)
         lam = self.lam(x).transpose(1, 2)[..., None]
-        heads = normed_diff_attention(
-            *(q[:, 0::2], k, q[:, 1::2], k, v), lam, None, None, 1.0, **where.restrictions(), impl=self.impl
-        )
+        heads = normed_diff_attention(*(q1, k, q2, k, v), lam, None, None, 1.0, **where.restrictions(), impl=self.impl)
         return self.write(heads)
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give A1 with coefficient 1 and A2 with coefficient -λ per head and token."""
         q, k, _ = self.read(x, where, None)
-        first, second = diff_attention_maps(q[:, 0::2], k, q[:, 1::2], k, **where.restrictions())
+        q1, q2 = pairs(q)
+        first, second = diff_attention_maps(q1, k, q2, k, **where.restrictions())
         lam = self.lam(x).transpose(1, 2)[..., None]
         return [Branch("A1", first.new_ones(()), first), Branch("A2", -lam, second)]
 

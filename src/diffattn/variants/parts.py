@@ -117,6 +117,15 @@ class ProjectedMixer(Mixer):
         return draw.normal("q", self.q.weight.shape, self.site.width**-0.5)
 
 
+def pairs(heads: Tensor) -> tuple[Tensor, Tensor]:
+    """Views of the heads 2i and of the heads 2i + 1 of [B, 2 N, T, D], each [B, N, T, D].
+
+    As slices they would each take a tensor of zeros and an addition in the backward pass.
+    """
+    first, second = heads.unflatten(1, (-1, 2)).unbind(2)
+    return first, second
+
+
 def check_eps(eps: float) -> None:
     """Raise ValueError for a norm_eps that would divide by 0."""
     if not is_number(eps) or not eps > 0:
