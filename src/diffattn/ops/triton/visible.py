@@ -59,7 +59,8 @@ def key_end(rules, batch, S):
     """Keys from here on do not exist."""
     if rules.lengths is not None:
         return tl.minimum(tl.load(rules.lengths + batch), S).to(tl.int32)
-    return S
+    else:  # noqa: RET505 (a compiled function has one return type, unless the branches exclude each other)
+        return S
 
 
 @jit
@@ -67,7 +68,8 @@ def own_documents(rules, batch, at):
     """Ids of the documents at positions `at`; -1 before the first key. Unused numbers without documents."""
     if rules.documents is not None:
         return _document_ids(rules.documents, batch, at, at >= 0)
-    return at
+    else:  # noqa: RET505 (a compiled function has one return type, unless the branches exclude each other)
+        return at
 
 
 @jit
@@ -120,7 +122,10 @@ def key_ranges(rules, batch, own, start, T, end, CAUSAL: constexpr, OPEN: conste
 def query_ranges(
     rules, batch, ids, start, T, end, CAUSAL: constexpr, OPEN: constexpr, KEYS: constexpr, ROWS: constexpr
 ):
-    """The same seen from keys start..start+KEYS with documents `ids`: lo, open, mixed, hi of the queries."""
+    """The same seen from keys start..start+KEYS with documents `ids`: lo, open, mixed, hi of the queries.
+
+    The edge of causality lies in front here, that of the window behind: without a window mixed..hi is empty.
+    """
     shift = end - T
     behind = tl.minimum(start + KEYS, end)
     lo = 0
@@ -135,18 +140,18 @@ def query_ranges(
         lo = tl.maximum(first - shift, 0)
         hi = tl.minimum(hi, last - shift)
     lo = lo // ROWS * ROWS
+    all_rows = (tl.maximum(hi, lo) + ROWS - 1) // ROWS * ROWS
     if not OPEN:
-        return lo, lo, lo, hi
+        return lo, all_rows, all_rows, hi
     opens = lo
+    mixed = all_rows
     if CAUSAL:
         opens = (tl.maximum(start + KEYS - 1 - shift, 0) + ROWS - 1) // ROWS * ROWS
-    mixed = (hi + ROWS - 1) // ROWS * ROWS
     if rules.window is not None:
         mixed = tl.maximum(start + rules.window - shift, 0) // ROWS * ROWS
-    mixed = tl.where(start + KEYS > end, lo, mixed)
-    mixed = tl.minimum(tl.maximum(mixed, lo), (tl.maximum(hi, 0) + ROWS - 1) // ROWS * ROWS)
-    opens = tl.minimum(tl.maximum(opens, lo), tl.maximum(mixed, lo))
-    return lo, opens, tl.maximum(mixed, opens), hi
+    # The last keys' block reaches beyond the end: it is mixed for every query.
+    opens = tl.where(start + KEYS > end, all_rows, tl.minimum(tl.maximum(opens, lo), all_rows))
+    return lo, opens, tl.maximum(tl.minimum(mixed, all_rows), opens), hi
 
 
 @jit
