@@ -29,7 +29,9 @@ lint: .venv
 	$(BIN)/lint-imports
 
 bench: .venv
-	$(BIN)/python benchmarks/sdpa_plans.py
+	$(BIN)/diffattn bench attention
+	$(BIN)/diffattn bench step
+	$(BIN)/diffattn bench decode
 
 # The stamp is older than pyproject.toml when dependencies changed; then the environment is brought up to date.
 .venv: .venv/stamp .venv/kernel

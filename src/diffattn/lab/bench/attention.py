@@ -54,7 +54,7 @@ def _table(
     runnable, missing = _runnable(forms, x, backward)
     timings = interleaved({name: call_of(forms[name], x, backward) for name in runnable}, seconds, device)
     wrong = _errors({name: forms[name] for name in runnable}, x, backward) if errors else {}
-    memory = peak_above_inputs(runnable, shape, dtype, device, backward)
+    memory, no_memory = peak_above_inputs(runnable, shape, dtype, device, backward)
     flops = shape.flops * (3 if backward else 1)
     rows = {}
     for name in runnable:
@@ -71,6 +71,8 @@ def _table(
         }
     rounds = {"rounds": timings.rounds, "disturbed": timings.disturbed, "quiet": timings.quiet}
     which = "training" if backward else "forward"
+    if no_memory is not None:
+        missing["peak memory"] = no_memory
     return {"shape": asdict(shape), "pass": which, "flops": flops, **rounds, "contenders": rows, "missing": missing}
 
 

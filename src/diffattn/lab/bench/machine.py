@@ -4,6 +4,7 @@ import datetime
 import os
 import platform
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,11 @@ from typing import Any
 import torch
 
 import diffattn
+from diffattn.lab.bench.timing import clock, wait
 from diffattn.train import profile
+
+SIZES_CPU, SIZES_GPU = (512, 1024), (4096, 8192)
+"""Of the square products that are tried."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def describe(device: torch.device, dtype: torch.dtype, peak: Peak) -> dict[str, 
 def measure_peak(device: torch.device, dtype: torch.dtype) -> Peak:
     """Measure the fastest matrix product and work out the hardware's limit."""
     threads = torch.get_num_threads()
-    matmul = profile.peak_flops(device, dtype, threads)
+    matmul = max(_matmul(device, dtype, size) for size in (SIZES_GPU if device.type == "cuda" else SIZES_CPU))
     hardware, derivation = None, "unknown: only worked out for x86 processors"
     if device.type == "cpu" and platform.machine() in ("x86_64", "AMD64"):
         hardware, derivation = hardware_peak(_cpuinfo(), dtype, min(threads, os.cpu_count() or threads))
@@ -62,6 +67,19 @@ def measure_peak(device: torch.device, dtype: torch.dtype) -> Peak:
         reached = f"torch.mm reaches {matmul / 1e9:.0f} GFLOP/s"
         hardware, derivation = None, f"unknown: {reached}, more than {derivation}: the clock is above the reported one"
     return Peak(matmul, hardware, derivation)
+
+
+def _matmul(device: torch.device, dtype: torch.dtype, size: int, seconds: float = 0.3) -> float:
+    """FLOP/s of the fastest of the square products that `seconds` hold."""
+    left = torch.ones(size, size, device=device, dtype=dtype)
+    out, now = torch.empty_like(left), clock(device)
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end or best == float("inf"):
+        start = now()
+        torch.mm(left, left, out=out)
+        wait(device)
+        best = min(best, max(now() - start, 1e-9))
+    return 2 * size**3 / best
 
 
 def hardware_peak(cpuinfo: dict[str, str], dtype: torch.dtype, threads: int) -> tuple[float | None, str]:

@@ -21,13 +21,13 @@ from diffattn.lab.bench.ours import contenders
 
 def peak_above_inputs(
     names: Iterable[str], shape: Shape, dtype: torch.dtype, device: torch.device, backward: bool
-) -> dict[str, int]:
-    """Bytes of results, gradients and everything between, by contender; without those that cannot be measured."""
+) -> tuple[dict[str, int], str | None]:
+    """Bytes of results, gradients and everything between, by contender, and why there are none, where it failed."""
     # FlexAttention compiles for each shape on a CPU, which takes more memory than the call.
     names = [name for name in names if device.type == "cuda" or name != "flex"]
     if device.type == "cuda":
         x = Inputs(shape, dtype, device, grad=backward)
-        return {name: _on_gpu(call_of(contenders()[name], x, backward), device) for name in names}
+        return {name: _on_gpu(call_of(contenders()[name], x, backward), device) for name in names}, None
     job = {"names": names, "shape": asdict(shape), "dtype": str(dtype).removeprefix("torch."), "backward": backward}
     job["threads"] = torch.get_num_threads()
     # With a fixed threshold every large block is mapped by itself and unmapped when it is freed.
@@ -40,7 +40,9 @@ def peak_above_inputs(
         check=False,
         env=environment,
     )
-    return json.loads(done.stdout) if done.returncode == 0 else {}
+    if done.returncode:
+        return {}, (done.stderr.strip().splitlines() or ["the process that measures it was killed"])[-1]
+    return json.loads(done.stdout), None
 
 
 def call_of(form: Form, x: Inputs, backward: bool) -> Callable[[], None]:

@@ -63,14 +63,18 @@ def _calls(plan: Callable[[], object], device: torch.device) -> int:
 
 
 def _sample(plan: Callable[[], object], calls: int, device: torch.device) -> float:
-    # One thread's processor time does not count what the system gives to others meanwhile.
-    clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    now = clock(device)
     wait(device)
-    start = clock()
+    start = now()
     for _ in range(calls):
         plan()
     wait(device)
-    return max(clock() - start, 1e-9) / calls
+    return max(now() - start, 1e-9) / calls
+
+
+def clock(device: torch.device) -> Callable[[], float]:
+    """Seconds; of one CPU thread its processor time, which does not count what the system gives to others meanwhile."""
+    return time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
 
 def wait(device: torch.device) -> None:
