@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from diffattn.ops import blocked, cpu, reference, sdpa
+from diffattn.ops import blocked, cpu, reference, sdpa, triton
 from diffattn.ops.call import Call, Norm
 from diffattn.ops.checks import check_lam, check_operands, check_per_head, check_restrictions, check_scale
 from diffattn.ops.masks import Mask, Restrictions, build_mask
@@ -24,7 +24,13 @@ class Implementation(Protocol):
     def run(self, call: Call) -> Tensor: ...
 
 
-IMPLEMENTATIONS: dict[str, Implementation] = {"reference": reference, "sdpa": sdpa, "blocked": blocked, "cpu": cpu}
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "reference": reference,
+    "sdpa": sdpa,
+    "blocked": blocked,
+    "cpu": cpu,
+    "triton": triton,
+}
 
 
 def diff_attention(

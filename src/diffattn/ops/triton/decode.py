@@ -71,7 +71,7 @@ def decode_kernel(
 
     column = channel + tl.arange(0, BLOCK_E)[None, :]
     kept = inside & (column < E)
-    once = inside & (channel == 0)
+    once = member < tl.where(channel == 0, rows, 0)
     place = row_number(part, batch, head, row, B, H, T)
     tl.store(part1 + place * E + column, acc1, mask=kept)
     tl.store(maximum + place, top1[:, None], mask=once)

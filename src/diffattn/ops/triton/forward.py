@@ -144,7 +144,8 @@ def forward_kernel(
             store(first, read1, batch, head, start_m, channel, T, E, BLOCK_M, BLOCK_E)
             store(second, read2, batch, head, start_m, channel, T, E, BLOCK_M, BLOCK_E)
         row = start_m + tl.arange(0, BLOCK_M)
-        mine = (row < T) & (channel == 0)
+        # The first slice of V writes the numbers of the row.
+        mine = row < tl.where(channel == 0, T, 0)
         tl.store(maximum + row_number(0, batch, head, row, B, H, T), top1, mask=mine)
         tl.store(log_sum + row_number(0, batch, head, row, B, H, T), log1, mask=mine)
         if MAPS == 2:
