@@ -52,15 +52,16 @@ PAGES = """
 import resource, torch
 from diffattn.train import profile
 
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(25_000_000)  # 100 MB: 25,000 pages
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+def step():
+    return [torch.ones(1_000_000) for _ in range(10)]  # 10,000 pages
 
 if KEEP:
     profile.keep_freed_memory()
-faults()
-print(faults())
+step(), step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
@@ -70,4 +71,4 @@ def test_memory_that_was_freed_is_found_again_without_page_faults():
     given_back, kept = (
         int(subprocess.check_output([sys.executable, "-c", f"KEEP = {keep}\n{PAGES}"])) for keep in (False, True)
     )
-    assert kept < given_back / 10
+    assert kept < given_back / 4  # not 0, where something small lies in the way

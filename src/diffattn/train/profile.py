@@ -82,8 +82,8 @@ def keep_freed_memory() -> None:
     with suppress(OSError, AttributeError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(trim_threshold, 2**31 - 1)
-        # Older versions refuse more than 32 MiB.
-        _ = mallopt(mmap_threshold, 2**30) or mallopt(mmap_threshold, 2**25)
+        # Larger blocks than 256 MiB would leave larger holes than they save time. Old versions refuse more than 32 MiB.
+        _ = mallopt(mmap_threshold, 2**28) or mallopt(mmap_threshold, 2**25)
 
 
 def reset_peak_memory(device: torch.device) -> None:
