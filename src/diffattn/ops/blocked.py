@@ -29,8 +29,8 @@ FUSES_NORM = False
 
 ROWS = 128
 """Of one product in a tile: R times the heads that share a group."""
-ELEMENTS = 2**19
-"""Of one map of a tile, for each thread; more only where one group has more."""
+ELEMENTS = 2**20
+"""Of one map of a tile on a CPU, unless one group has more: less leaves the interpreter with a share of the time."""
 
 
 def unavailable() -> str | None:
@@ -114,9 +114,9 @@ def _sizes(call: Call) -> tuple[int, int, int]:
     share = heads // groups
     height = max(1, min(ROWS // share, queries))
     one = share * height * (keys + (call.sink is not None))
-    # Whatever is not a CPU is taken for something that wants much work at a time.
-    threads = torch.get_num_threads() if call.v.device.type == "cpu" else 128
-    at_once = max(1, min(groups, threads * ELEMENTS // max(one, 1)))
+    # Whatever is not a CPU is taken for something that wants more work at a time.
+    elements = ELEMENTS if call.v.device.type == "cpu" else 16 * ELEMENTS
+    at_once = max(1, min(groups, elements // max(one, 1)))
     return height, at_once, at_once * one
 
 
