@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from diffattn.ops import diff_attention
 from diffattn.ops.cpu import build, library
-from support.kernel_cases import needs_kernel
+from support.cpu_kernel import needs_kernel
 
 pytestmark = needs_kernel
 NAMES = ("out", "q1", "k1", "q2", "k2", "v", "lam")

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from diffattn.ops import attention, diff_attention
 from diffattn.ops.normed import normed_attention, normed_diff_attention
-from support.kernel_cases import needs_kernel, poisoned_memory, threads
+from support.cpu_kernel import needs_kernel, poisoned_memory, threads
 
 pytestmark = needs_kernel
 CLOSE = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8}

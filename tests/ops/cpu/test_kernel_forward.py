@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from diffattn.ops import attention, diff_attention
-from support.kernel_cases import KernelCase, assert_near, kernel_cases, needs_kernel, poisoned_memory, threads
+from support.cpu_kernel import KernelCase, assert_near, kernel_cases, needs_kernel, poisoned_memory, threads
 
 pytestmark = needs_kernel
 few = settings(max_examples=120, deadline=None, derandomize=True)

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from diffattn.ops import diff_attention
 from diffattn.ops.normed import normed_attention, normed_diff_attention
-from support.kernel_cases import (
+from support.cpu_kernel import (
     ROUNDING,
     KernelCase,
     kernel_cases,
