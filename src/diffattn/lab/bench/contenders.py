@@ -174,10 +174,10 @@ def formula(x: Inputs) -> Tensor:
     q, k, v = x.q.transpose(1, 2), x.k.transpose(1, 2), x.v.transpose(1, 2)
     # Maps 1 and 2 of output head h read key heads 2g and 2g + 1 of its group g = h // (H / G).
     share = x.shape.heads // x.shape.kv_heads
-    k = k.unflatten(1, (-1, 2)).repeat_interleave(share, 1).flatten(1, 2)
+    k = _repeated(k.unflatten(1, (-1, 2)), share).flatten(1, 2)
     maps = _maps(x, q, k).unflatten(1, (-1, 2))
     combined = maps[:, :, 0] - x.lam.to(maps.dtype) * maps[:, :, 1]
-    return combined @ v.repeat_interleave(share, 1)
+    return combined @ _repeated(v, share)
 
 
 def two_calls(x: Inputs) -> Tensor:
@@ -204,7 +204,12 @@ def ordinary_formula(x: Inputs) -> Tensor:
     """The naive mathematics of `ordinary`: in float64 the truth for it, as `formula` is for the others."""
     q, k, v = x.one_map()
     share = q.shape[1] // k.shape[1]
-    return _maps(x, q, k.repeat_interleave(share, 1)) @ v.repeat_interleave(share, 1)
+    return _maps(x, q, _repeated(k, share)) @ _repeated(v, share)
+
+
+def _repeated(x: Tensor, share: int) -> Tensor:
+    """Each group once for each of its heads."""
+    return x if share == 1 else x.repeat_interleave(share, 1)
 
 
 def _difference(x: Inputs, first: Tensor, second: Tensor) -> Tensor:
