@@ -14,13 +14,17 @@ test: .venv lint
 test-slow: .venv
 	$(BIN)/pytest -m slow
 
-# The kernel's tests with its memory and its arithmetic watched; Python itself leaks at exit by design.
+# The kernel's tests with its memory and its arithmetic watched, those of the library's discovery and of the memory it
+# needs (the sanitizer's own is larger) excepted; Python itself leaks at exit by design.
 sanitize: ISA ?= avx2
 sanitize: .venv
 	$(BIN)/python $(KERNEL)/build.py --sanitize --into build/sanitize $(ISA)
+	rm -f build/sanitize/found.*
 	LD_PRELOAD="$(foreach name,libasan.so libubsan.so libstdc++.so.6,$(shell $${CXX:-g++} -print-file-name=$(name)))" \
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 DIFFATTN_CPU_FOLDER=build/sanitize DIFFATTN_CPU_ISA=$(ISA) \
-	$(BIN)/pytest -m "not slow" -n 2 tests/ops/cpu --ignore tests/ops/cpu/test_library.py
+	ASAN_OPTIONS=detect_leaks=0:log_path=build/sanitize/found UBSAN_OPTIONS=print_stacktrace=1:log_path=build/sanitize/found \
+	DIFFATTN_CPU_FOLDER=build/sanitize DIFFATTN_CPU_ISA=$(ISA) \
+	$(BIN)/pytest -x -n 2 -m "not slow" -k "not memory" tests/ops/cpu --ignore tests/ops/cpu/test_library.py \
+	|| { head -n 30 build/sanitize/found.*; exit 1; }
 
 lint: .venv
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,9 +64,10 @@ def shared_keys(grad: bool) -> Arguments:
     return everything(grad, torch.rand(T, S) < 0.8)._replace(k2=None, weight=None, eps=None)
 
 
-def test_the_kernel_runs_wherever_it_can_be_compiled() -> None:
-    if build.unsupported() or shutil.which("g++") is None or library.find(build.SOURCES, "avx2")[1] is not None:
-        pytest.skip("this machine has no compiler or no AVX2")
+def test_the_kernel_runs_wherever_it_can_be_compiled(tmp_path: Path) -> None:
+    reason = build.unsupported() or library.find(tmp_path, "avx2")[1]
+    if shutil.which("g++") is None or "not compiled" not in str(reason):
+        pytest.skip(f"no kernel can be had here: {reason}, g++ at {shutil.which('g++')}")
     assert library.UNAVAILABLE is None
 
 
