@@ -160,7 +160,9 @@ def training_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int
 
     Algebra combines the maps before the product with V. `reference` executes just that; `sdpa` calls torch's fused
     attention for each map, with queries and keys padded to V's width, and its backward pass takes five products,
-    because it computes the map again. `auto` is one or the other, as `ops.dispatch` chooses on a CPU.
+    because it computes the map again; `blocked` and `cpu` combine the maps and compute only the logits again. Pairs
+    that the causal rule hides count, as in torch's own formulas. `auto` is one of the first two, as `ops.dispatch`
+    chooses on a CPU.
     """
     key_dim = config.key_dim(site)
     value_dim = key_dim * config.values_per_key
@@ -169,6 +171,8 @@ def training_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int
     small = site.context <= 16 or (value_dim > key_dim and site.context <= 96)
     if config.impl == "reference" or (config.impl == "auto" and small):
         return algebra, algebra
+    if config.impl in ("blocked", "cpu"):
+        return algebra, algebra + per_channel * maps * key_dim
     return algebra, per_channel * maps * (2 + 5) * value_dim
 
 
