@@ -137,13 +137,20 @@ def _choose(call: Call, impl: str) -> Implementation:
 
 
 def _fastest(call: Call) -> str:
-    """By benchmarks/sdpa_plans.py on one core of a Zen 3 in float32; accelerators are not measured.
+    """By benchmarks/attention.py on a Zen 3 (AVX2, one thread, float32; docs/performance.md has the numbers).
 
-    A CPU's fused kernel is slow where its blocks are not filled. Where V is wider than Q the plain formula takes 0.6
-    of its time at T = 32, 0.7 to 0.8 from 64 to 96 (forward and backward), and loses from 128 on; where it is not, the
-    two are even at 64. For up to 16 queries on a longer cache the formula takes 0.4 to 0.7.
+    On a CPU the fused kernel was the fastest in every case measured, from 32 queries on 32 keys to 4096 on 4096 and in
+    decoding. For what it cannot serve: the plain formula up to 96 x 96 maps and for up to 16 queries; torch's attention
+    beyond, except that two maps of 512 x 512 and more are faster in blocks, and masks only there need no T x S memory.
+    No accelerator has been measured, so there it is torch's.
     """
-    q, k, v = call.queries[0], call.keys[0], call.v
-    queries, keys = q.shape[2], k.shape[2]
-    few = queries <= 16 or (v.shape[-1] > q.shape[-1] and queries * keys <= 96 * 96)
-    return "reference" if few and q.device.type == "cpu" else "sdpa"
+    q, mask = call.queries[0], call.given.attn_mask
+    if q.device.type != "cpu":
+        return "sdpa"
+    if cpu.unavailable() is None and cpu.refuses(call) is None:
+        return "cpu"
+    pairs = q.shape[2] * call.keys[0].shape[2]
+    if q.shape[2] <= 16 or (call.v.shape[-1] > q.shape[-1] and pairs <= 96 * 96):
+        return "reference"
+    long = call.maps == 2 and pairs >= 512 * 512
+    return "blocked" if long and not (mask is not None and mask.requires_grad) else "sdpa"

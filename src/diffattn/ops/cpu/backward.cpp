@@ -8,26 +8,22 @@
 //     dQ_m = dS_m K_m                  dK_m = dS_m^T Q_m
 //
 // A block of 64 queries goes over its keys twice. The first time it takes scores again (their maximum and sum were
-// saved, apart from each other: a logarithm of the sum would lose digits beside a large maximum), and dA, keeps P and dA
-// of whole rows in memory as [key][query] tiles, and sums up D. The second time D is known: the tiles turn into A and dS
-// in place, and five products follow. The same tile serves products over queries and over keys.
+// saved, apart from each other: a logarithm of the sum would lose digits beside a large maximum), and dA, keeps P and
+// dA of whole rows in memory as [key][query] tiles, and sums up D. The second time D is known: the tiles turn into A
+// and dS in place, and five products follow. The same tile serves products over queries and over keys.
 //
-// dK and dV are sums over queries. A task is a (batch, group) with all heads and blocks of that group, so its sums belong
-// to it alone: no atomic additions, the same bits on each run. Where there are fewer (batch, group) pairs than would keep
-// the threads busy, each is split into `parts`, which take blocks in turn and sum into memory of their own; those sums are
-// then added up in their order.
+// dK and dV are sums over queries. A task is a (batch, group) with all heads and blocks of that group, so its sums
+// belong to it alone: no atomic additions, the same bits on each run. Where there are fewer (batch, group) pairs than
+// would keep the threads busy, each is split into `parts`, which take blocks in turn and sum into memory of their own;
+// those sums are then added up in their order.
+#include "key_sums.h"
 #include "numbers.h"
 
 namespace {
 
-// Sums of dK (each map) and dV of one part of a (batch, group): rows of floats, one a key.
-struct KeySums {
-    float *k[2], *v;
-    int64_t k_stride[2], v_stride;
-};
-
 struct Buffers {
-    float *queries[2], *query_rows[2], *maps[2], *d_map, *d_out, *d_out_rows, *d_out_packed, *d_out_rest, *d_queries[2], *key_rows, *value_rows, *tile;
+    float *queries[2], *query_rows[2], *maps[2], *d_map, *d_out, *d_out_rows, *d_out_packed, *d_out_rest, *d_queries[2],
+        *key_rows, *value_rows, *tile;
 
     Buffers(const Call& call, Pieces pieces, size_t* floats) {
         const int64_t keys = (call.keys + CHUNK - 1) / CHUNK * CHUNK;
@@ -100,8 +96,8 @@ void read_d_out(const Call& call, const Rows& rows, const Saved& saved, const Op
     }
 }
 
-// What dA multiplies with. Behind a norm or a gain dOut is not given in bfloat16, and rounding it would cost lam's gradient
-// two digits; so pairs take what rounding leaves as a second operand.
+// What dA multiplies with. Behind a norm or a gain dOut is not given in bfloat16, and rounding it would cost lam's
+// gradient two digits; so pairs take what rounding leaves as a second operand.
 template <class N>
 bool d_out_has_rest(const Call& call) {
     return N::PER_UNIT == 2 && (call.norm || call.gain != 1.0f);
@@ -112,7 +108,8 @@ void pack_d_out(const Call& call, const Rows& rows, const Buffers& at) {
     const int64_t width = call.value_width;
     const FloatRows d_out{at.d_out, width};
     const auto pack = [&](float* packed) {
-        pack_transposed(N::along(d_out, rows.count, width, at.value_rows), rows.count, rows.columns(), units<N>(width), packed);
+        pack_transposed(N::along(d_out, rows.count, width, at.value_rows), rows.count, rows.columns(), units<N>(width),
+                        packed);
     };
     pack(at.d_out_packed);
     if (!d_out_has_rest<N>(call)) return;
@@ -151,8 +148,8 @@ void first_pass(const Call& call, const Rows& rows, int64_t key, Reach reach, in
     const int64_t group = rows.h / (call.heads / call.groups), offset = chunk * CHUNK * BLOCK;
     const int64_t diagonal = rows.diagonal(key);
     const FloatRows v = N::along(call, call.v, rows.b, group, key, keys, call.value_width, at.value_rows);
-    product<N, SCORES>(keys, columns, units<N>(call.value_width), v.data, v.stride, at.d_out_packed, BLOCK, at.d_map + offset,
-                    BLOCK, 1.0f, false, diagonal);
+    product<N, SCORES>(keys, columns, units<N>(call.value_width), v.data, v.stride, at.d_out_packed, BLOCK,
+                       at.d_map + offset, BLOCK, 1.0f, false, diagonal);
     if (d_out_has_rest<N>(call))
         product<N, SCORES>(keys, columns, units<N>(call.value_width), v.data, v.stride, at.d_out_rest, BLOCK,
                            at.d_map + offset, BLOCK, 1.0f, true, diagonal);
@@ -161,15 +158,16 @@ void first_pass(const Call& call, const Rows& rows, int64_t key, Reach reach, in
         if (m == 0 || call.k[1].data != call.k[0].data)
             k = N::along(call, call.k[m], rows.b, group, key, keys, call.width, at.key_rows);
         float* scores = at.maps[m] + offset;
-        product<N, SCORES>(keys, columns, units<N>(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK, call.scale,
-                        false, diagonal);
+        product<N, SCORES>(keys, columns, units<N>(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK,
+                           call.scale, false, diagonal);
         rows.restrict(scores, key, reach);
         softmax_chunk(rows, keys, diagonal, scores, at.d_map + offset, now.maximum[m], now.inverse[m], now.row_sum[m]);
     }
 }
 
 // maps[m] turns from P_m into dS_m, d_map from dA into A, in one register's columns from query q on.
-void differentiate_columns(const Call& call, int keys, int64_t offset, int q, const Buffers& at, const Statistics& now) {
+void differentiate_columns(const Call& call, int keys, int64_t offset, int q, const Buffers& at,
+                           const Statistics& now) {
     const vec lam = load(now.lam + q), scale = splat(call.scale);
     const vec sum1 = load(now.row_sum[0] + q), sum2 = load(now.row_sum[1] + q);
     for (int k = 0; k < keys; k++) {
@@ -208,8 +206,8 @@ void second_pass(const Call& call, const Rows& rows, int64_t key, int64_t chunk,
     const int64_t diagonal = rows.diagonal(key);
     differentiate_chunk(call, rows, keys, diagonal, offset, at, now);
     const float* map = N::tile_over_queries(at.d_map + offset, keys, at.tile);
-    product<N, OVER_QUERIES>(keys, int(call.value_width), units<N>(rows.count), map, BLOCK, of.d_out.data, of.d_out.stride,
-                             sums.v + key * sums.v_stride, sums.v_stride, 1.0f, true, diagonal);
+    product<N, OVER_QUERIES>(keys, int(call.value_width), units<N>(rows.count), map, BLOCK, of.d_out.data,
+                             of.d_out.stride, sums.v + key * sums.v_stride, sums.v_stride, 1.0f, true, diagonal);
     FloatRows k{};
     for (int m = 0; m < call.maps; m++) {
         if (m == 0 || call.k[1].data != call.k[0].data)
@@ -219,8 +217,8 @@ void second_pass(const Call& call, const Rows& rows, int64_t key, int64_t chunk,
         product<N, OVER_QUERIES>(keys, width, units<N>(rows.count), over_queries, BLOCK, of.q[m].data, of.q[m].stride,
                                  sums.k[m] + key * sums.k_stride[m], sums.k_stride[m], 1.0f, true, diagonal);
         N::tile_over_keys(d_scores, keys);
-        product<N, OVER_KEYS>(rows.count, width, units<N>(keys), d_scores, BLOCK, k.data, k.stride, at.d_queries[m], width,
-                              1.0f, chunk > 0, diagonal);
+        product<N, OVER_KEYS>(rows.count, width, units<N>(keys), d_scores, BLOCK, k.data, k.stride, at.d_queries[m],
+                              width, 1.0f, chunk > 0, diagonal);
     }
 }
 
@@ -234,7 +232,8 @@ void backward_block(const Call& call, const Rows& rows, const Saved& saved, cons
     QueryRows of{{}, N::across(d_out, rows.count, call.value_width, at.d_out_rows)};
     pack_d_out<N>(call, rows, at);
     for (int m = 0; m < call.maps; m++) {
-        const FloatRows q = N::along(call, call.q[m], rows.b, rows.h, rows.first, rows.count, call.width, at.query_rows[m]);
+        const FloatRows q =
+            N::along(call, call.q[m], rows.b, rows.h, rows.first, rows.count, call.width, at.query_rows[m]);
         pack_transposed(q, rows.count, rows.columns(), units<N>(call.width), at.queries[m]);
         of.q[m] = N::across(call, call.q[m], rows.b, rows.h, rows.first, rows.count, call.width, at.query_rows[m]);
     }
@@ -250,55 +249,12 @@ void backward_block(const Call& call, const Rows& rows, const Saved& saved, cons
     for (int m = 0; m < call.maps; m++) {
         if (chunks == 0) std::fill_n(at.d_queries[m], rows.count * call.width, 0.0f);
         for (int r = 0; r < rows.count; r++) {
-            write_row(call, gradients.q[m], rows.b, rows.h, rows.first + r, at.d_queries[m] + r * call.width, call.width);
+            write_row(call, gradients.q[m], rows.b, rows.h, rows.first + r, at.d_queries[m] + r * call.width,
+                      call.width);
         }
         const int64_t row = m * call.batch * call.heads * call.queries + row_of(call, rows);
         std::memcpy(gradients.row_sums + row, now.row_sum[m], rows.count * sizeof(float));
     }
-}
-
-bool shares_keys(const Call& call) { return call.maps == 2 && call.k[1].data == call.k[0].data; }
-
-int64_t floats_per_key(const Call& call) {
-    return call.width * (call.maps == 2 && !shares_keys(call) ? 2 : 1) + call.value_width;
-}
-
-// Sums that lie in `memory`, [S, floats_per_key].
-KeySums sums_in(const Call& call, float* memory) {
-    const int64_t stride = floats_per_key(call);
-    float* second = shares_keys(call) ? memory : memory + call.width;
-    return {{memory, second}, memory + stride - call.value_width, {stride, stride}, stride};
-}
-
-// Sums that are taken in the gradients themselves: floats, and nobody else's.
-KeySums sums_in_place(const Call& call, const Gradients& gradients, int64_t b, int64_t group) {
-    const auto rows = [&](const Operand& x) { return static_cast<float*>(x.data) + b * x.batch + group * x.head; };
-    const Operand &first = gradients.k[0], &second = shares_keys(call) ? first : gradients.k[1];
-    float* k2 = call.maps == 2 ? rows(second) : nullptr;
-    return {{rows(first), k2}, rows(gradients.v), {first.position, second.position}, gradients.v.position};
-}
-
-void clear(const Call& call, const KeySums& sums) {
-    for (int64_t key = 0; key < call.keys; key++) {
-        for (int m = 0; m < call.maps; m++) std::fill_n(sums.k[m] + key * sums.k_stride[m], call.width, 0.0f);
-        std::fill_n(sums.v + key * sums.v_stride, call.value_width, 0.0f);
-    }
-}
-
-// Adds up the parts of one key in their order, and writes its gradients.
-void write_key(const Call& call, const Gradients& gradients, float* memory, int64_t parts, int64_t b, int64_t group,
-               int64_t key) {
-    const int64_t stride = floats_per_key(call);
-    float* total = memory + key * stride;
-    for (int64_t part = 1; part < parts; part++) {
-        const float* more = memory + (part * call.keys + key) * stride;
-        for (int64_t i = 0; i < stride; i++) total[i] += more[i];
-    }
-    const KeySums sums = sums_in(call, memory);
-    const int maps = shares_keys(call) ? 1 : call.maps;
-    for (int m = 0; m < maps; m++)
-        write_row(call, gradients.k[m], b, group, key, sums.k[m] + key * sums.k_stride[m], call.width);
-    write_row(call, gradients.v, b, group, key, sums.v + key * sums.v_stride, call.value_width);
 }
 
 template <class N>
@@ -320,7 +276,8 @@ void backward_part(const Call& call, const Saved& saved, const Gradients& gradie
 extern "C" int64_t diffattn_parts(const Call* call) {
     const int64_t pairs = call->batch * call->groups, blocks = (call->queries + BLOCK - 1) / BLOCK;
     if (pairs == 0 || pairs >= 4 * call->threads || pairs % call->threads == 0) return 1;
-    return std::clamp<int64_t>((2 * call->threads + pairs - 1) / pairs, 1, std::max<int64_t>(1, blocks * (call->heads / call->groups)));
+    return std::clamp<int64_t>((2 * call->threads + pairs - 1) / pairs, 1,
+                               std::max<int64_t>(1, blocks * (call->heads / call->groups)));
 }
 
 extern "C" void diffattn_backward(const Call* call_pointer, const Saved* saved, const Gradients* gradients) {
@@ -347,7 +304,8 @@ extern "C" void diffattn_backward(const Call* call_pointer, const Saved* saved, 
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < (in_place ? 0 : pairs * call.keys); row++) {
             const int64_t pair = row / call.keys, key = row % call.keys;
-            write_key(call, *gradients, memory + pair * parts * size, parts, pair / call.groups, pair % call.groups, key);
+            write_key(call, *gradients, memory + pair * parts * size, parts, pair / call.groups, pair % call.groups,
+                      key);
         }
     }
 }

@@ -1,4 +1,4 @@
-// What forward, backward and decoding share: scratch memory, operands as rows of floats, packing, the softmax of a tile.
+// What forward, backward and decoding share: scratch memory, operands as rows of floats, packing, a tile's softmax.
 #pragma once
 #include <cstdlib>
 
@@ -90,7 +90,8 @@ static inline void clear_hidden(float* columns, int visible, int keys) {
 
 // Turns a tile of scores [key][query] into exp(score - running maximum), and brings maximum and sum [query] up to date.
 // The maximum stays -inf, and the exponentials are 0, where no key has been visible yet, and beyond the diagonal.
-static inline void exponentials(float* scores, int all_keys, int columns, int64_t diagonal, float* maximum, float* total) {
+static inline void exponentials(float* scores, int all_keys, int columns, int64_t diagonal, float* maximum,
+                                float* total) {
     constexpr int VECS = LINE / LANES;
     for (int q = 0; q < columns; q += LINE) {
         const int keys = visible_keys(all_keys, q, diagonal);

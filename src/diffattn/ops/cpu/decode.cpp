@@ -1,15 +1,17 @@
 // Few queries against many keys: decoding with a cache.
 //
-// Here reading K and V once is what costs. The rows that read the same keys are worked on together: all heads of a group,
-// all their queries, and both maps where they share their keys (version 2); with keys of its own each map is a "sheet" of
-// rows. A task is a span of 1024 keys of one (batch, group), so that even a single head keeps all threads busy.
+// Here reading K and V once is what costs. The rows that read the same keys are worked on together: all heads of a
+// group, all their queries, and both maps where they share their keys (version 2); with keys of its own each map is a
+// "sheet" of rows. A task is a span of 1024 keys of one (batch, group), so that even a single head keeps all threads
+// busy.
 //
-// A span goes chunk by chunk: scores [key][row], the running maximum and sum, then acc[row] += exponentials * V for the rows
-// of both maps at once, so V is read once. For up to FEW rows a sheet both products walk along the keys in memory order, as
-// the processor's prefetching wants it; for more, the microkernel of product.h does more work per number read.
+// A span goes chunk by chunk: scores [key][row], the running maximum and sum, then acc[row] += exponentials * V for the
+// rows of both maps at once, so V is read once. For up to FEW rows a sheet both products walk along the keys in memory
+// order, as the processor's prefetching wants it; for more, the microkernel of product.h does more work per number
+// read.
 //
-// The spans' maxima, sums and accumulated rows are then put together, and only there do the maps meet. The split into spans
-// depends on nothing but the number of keys: the same bits on each run.
+// The spans' maxima, sums and accumulated rows are then put together, and only there do the maps meet. The split into
+// spans depends on nothing but the number of keys: the same bits on each run.
 #include "numbers.h"
 
 namespace {
@@ -65,13 +67,13 @@ void few_values(int keys, int64_t width, const float* weights, FloatRows v, floa
 
 // How the work is cut: heads of a group that are taken together, and what that makes.
 struct Plan {
-    int sheets;          // 2 where the maps have keys of their own
-    int64_t heads;       // of a piece
-    int64_t pieces;      // of a group
-    int64_t spans;       // of the keys
-    int rows_of_sheet;   // of a full piece
-    bool few;            // rows of a sheet, and widths that fill registers
-    int64_t partial;     // floats that one span leaves: for each row E accumulated channels, a maximum, a sum
+    int sheets;         // 2 where the maps have keys of their own
+    int64_t heads;      // of a piece
+    int64_t pieces;     // of a group
+    int64_t spans;      // of the keys
+    int rows_of_sheet;  // of a full piece
+    bool few;           // rows of a sheet, and widths that fill registers
+    int64_t partial;    // floats that one span leaves: for each row E accumulated channels, a maximum, a sum
 
     explicit Plan(const Call& call) {
         const int64_t share = call.heads / call.groups;
@@ -120,7 +122,8 @@ struct Span {
         for (int m = 0; m < call.maps; m++) {
             for (int64_t i = 0; i < heads; i++) {
                 const int64_t r = row(m, i), sheet = r / plan.rows_of_sheet, column = r % plan.rows_of_sheet;
-                const FloatRows q = float_rows(call, call.q[m], b, first_head + i, 0, int(call.queries), call.width, at.key_rows);
+                const FloatRows q =
+                    float_rows(call, call.q[m], b, first_head + i, 0, int(call.queries), call.width, at.key_rows);
                 for (int64_t t = 0; t < call.queries; t++) {
                     for (int64_t d = 0; d < call.width; d++) {
                         const int64_t to = plan.few ? (column + t) * call.width + d : d * BLOCK + column + t;
@@ -138,8 +141,8 @@ struct Span {
         if (plan.few) {
             few_scores(keys, plan.rows_of_sheet, call.width, k, at.queries[sheet], call.scale, scores);
         } else {
-            product<Floats, SCORES>(keys, plan.columns(), int(call.width), k.data, k.stride, at.queries[sheet], BLOCK, scores, BLOCK,
-                            call.scale, false, NO_DIAGONAL);
+            product<Floats, SCORES>(keys, plan.columns(), int(call.width), k.data, k.stride, at.queries[sheet], BLOCK,
+                                    scores, BLOCK, call.scale, false, NO_DIAGONAL);
         }
         for (int m = 0; m < call.maps; m++) {
             for (int64_t i = 0; i < heads; i++) {
@@ -173,27 +176,31 @@ struct Span {
         }
         const FloatRows v = float_rows(call, call.v, b, group, key, keys, call.value_width, at.value_rows);
         if (!plan.few) {
-            product<Floats, OVER_KEYS>(plan.rows(), int(call.value_width), keys, weights, BLOCK, v.data, v.stride, accumulated,
-                               call.value_width, 1.0f, true, NO_DIAGONAL);
+            product<Floats, OVER_KEYS>(plan.rows(), int(call.value_width), keys, weights, BLOCK, v.data, v.stride,
+                                       accumulated, call.value_width, 1.0f, true, NO_DIAGONAL);
             return;
         }
         for (int r = 0; r < plan.rows();) {
             const int left = plan.rows() - r, take = left == 1 ? 1 : 2;
             float* to = accumulated + r * call.value_width;
-            if (take == 2) few_values<2>(keys, call.value_width, weights + r, v, to);
-            else few_values<1>(keys, call.value_width, weights + r, v, to);
+            if (take == 2)
+                few_values<2>(keys, call.value_width, weights + r, v, to);
+            else
+                few_values<1>(keys, call.value_width, weights + r, v, to);
             r += take;
         }
     }
 };
 
 void decode_span(const Call& call, const Plan& plan, const Buffers& at, int64_t task, float* partial) {
-    const int64_t span = task % plan.spans, piece = task / plan.spans % plan.pieces, pair = task / plan.spans / plan.pieces;
+    const int64_t span = task % plan.spans, piece = task / plan.spans % plan.pieces,
+                  pair = task / plan.spans / plan.pieces;
     const int64_t share = call.heads / call.groups, group = pair % call.groups, done = piece * plan.heads;
     alignas(64) float maximum[2 * BLOCK], total[2 * BLOCK] = {};
     std::fill_n(maximum, 2 * BLOCK, -INFINITY);
-    const Span work{call, plan, at, pair / call.groups, group, group * share + done, std::min(plan.heads, share - done),
-                    partial, maximum, total};
+    const Span work{
+        call,    plan,    at,   pair / call.groups, group, group * share + done, std::min(plan.heads, share - done),
+        partial, maximum, total};
     std::fill_n(partial, plan.rows() * call.value_width, 0.0f);
     work.pack_queries();
     const Rows rows(call, work.b, work.first_head, 0);
@@ -211,7 +218,8 @@ void decode_span(const Call& call, const Plan& plan, const Buffers& at, int64_t 
 }
 
 // Adds `weight` * softmax's result of one row, put together from its spans; the sink, if any, is in the sum.
-void add_row(const Call& call, const Plan& plan, const float* partials, int64_t r, float sink, float weight, float* row) {
+void add_row(const Call& call, const Plan& plan, const float* partials, int64_t r, float sink, float weight,
+             float* row) {
     const int64_t width = call.value_width, statistics = plan.rows() * width + 2 * r;
     float maximum = sink;
     for (int64_t s = 0; s < plan.spans; s++) maximum = std::fmax(maximum, partials[s * plan.partial + statistics]);

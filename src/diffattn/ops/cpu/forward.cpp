@@ -6,7 +6,7 @@
 // noted beside it. Once the rows are complete, their sums are known, so the two maps can be combined BEFORE the product
 // with V: per chunk
 //
-//     A[key][query] = E1 f1 - E2 f2,    f1 = exp(maximum of the chunk - final maximum) / sum1,    f2 = the same * lam / sum2
+//     A[key][query] = E1 f1 - E2 f2,    f = exp(maximum of the chunk - final maximum) / sum, the second times lam,
 //
 // and out += A^T V. That is 2 D + E multiply-adds per pair of query and key where two separate attentions take
 // 2 D + 2 E: with E = 2 D as much as ordinary attention of the same width.
@@ -58,8 +58,8 @@ void score_chunk(const Call& call, const Rows& rows, int64_t key, Reach reach, i
         if (m == 0 || call.k[1].data != call.k[0].data)
             k = N::along(call, call.k[m], rows.b, group, key, keys, call.width, at.key_rows);
         float* scores = at.exponentials[m] + chunk * CHUNK * BLOCK;
-        product<N, SCORES>(keys, rows.columns(), units<N>(call.width), k.data, k.stride, at.queries[m], BLOCK, scores, BLOCK,
-                           call.scale, false, rows.diagonal(key));
+        product<N, SCORES>(keys, rows.columns(), units<N>(call.width), k.data, k.stride, at.queries[m], BLOCK, scores,
+                           BLOCK, call.scale, false, rows.diagonal(key));
         rows.restrict(scores, key, reach);
         exponentials(scores, keys, rows.columns(), rows.diagonal(key), now.maximum[m], now.total[m]);
         std::memcpy(at.chunk_maximum[m] + chunk * BLOCK, now.maximum[m], sizeof now.maximum[m]);
@@ -87,7 +87,7 @@ void finish_statistics(const Call& call, const Rows& rows, const Saved* saved, S
 void combine_chunk(const Call& call, const Rows& rows, int keys, int64_t chunk, const Buffers& at,
                    const Statistics& now) {
     constexpr int VECS = LINE / LANES;
-    const float *first = at.exponentials[0] + chunk * CHUNK * BLOCK;
+    const float* first = at.exponentials[0] + chunk * CHUNK * BLOCK;
     const float* second = call.maps == 2 ? at.exponentials[1] + chunk * CHUNK * BLOCK : nullptr;
     for (int q = 0; q < rows.columns(); q += LINE) {
         vec factor[2][VECS];
@@ -113,7 +113,8 @@ void write_result(const Call& call, const Rows& rows, const Buffers& at, const O
     for (int q = 0; q < rows.count; q++) {
         float* row = at.result + q * call.value_width;
         const int64_t query = rows.first + q, at_row = (rows.b * call.heads + rows.h) * call.queries + query;
-        if (saved->before_norm) std::memcpy(saved->before_norm + at_row * call.value_width, row, call.value_width * sizeof(float));
+        if (saved->before_norm)
+            std::memcpy(saved->before_norm + at_row * call.value_width, row, call.value_width * sizeof(float));
         const float root = normalise(call, row);
         if (saved->inverse_root) saved->inverse_root[at_row] = root;
         write_row(call, out, rows.b, rows.h, query, row, call.value_width);

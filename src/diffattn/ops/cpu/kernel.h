@@ -1,10 +1,10 @@
 // The C interface of the fused CPU kernels: plain numbers and raw pointers, so that one build serves every torch and
 // every Python. `library.py` holds the same structs for ctypes.
 //
-// B batch, T queries, S keys, H output heads, G key/value groups (H % G == 0), D query/key width, E value width, M maps:
-// 1 is ordinary attention, 2 is differential attention,
+// B batch, T queries, S keys, H output heads, G key/value groups (H % G == 0), D query/key width, E value width, M maps;
+// one map is ordinary attention, two are differential attention:
 //
-//     out = (A1 - lam A2) v,   A = softmax(scale q k^T + mask)      then, if asked for,      gain * RMSNorm(out) * weight
+//     out = (A1 - lam A2) v,  A = softmax(scale q k^T + mask),  and behind it, if asked for,  gain * RMSNorm(out) * weight
 //
 // Strides count elements. The last axis of every 4-dimensional operand has stride 1. A null pointer means "not given".
 #pragma once
@@ -49,23 +49,24 @@ struct Call {
 
 // What the forward pass leaves for the backward pass; all null where no gradient is wanted.
 struct Saved {
-    float* maximum;         // [M, B, H, T]: of the logits of a row (0 in a row that attends nothing)
-    float* inverse_sum;     // [M, B, H, T]: 1 / sum exp(logit - maximum), the sink included (0 in such a row)
-    float* before_norm;     // [B, H, T, E]: the result before the norm, unrounded; with a norm only
-    float* inverse_root;    // [B, H, T]: 1 / sqrt(mean square + eps); with a norm only
+    float* maximum;       // [M, B, H, T]: of the logits of a row (0 in a row that attends nothing)
+    float* inverse_sum;   // [M, B, H, T]: 1 / sum exp(logit - maximum), the sink included (0 in such a row)
+    float* before_norm;   // [B, H, T, E]: the result before the norm, unrounded; with a norm only
+    float* inverse_root;  // [B, H, T]: 1 / sqrt(mean square + eps); with a norm only
 };
 
 struct Gradients {
-    Operand out;              // in: of the result
-    Operand q[2], k[2], v;    // of the operands, every element written; k[1] is not used where the maps share their keys
-    float* row_sums;          // [M, B, H, T]: sum over keys of A * dA, per map: lam's gradient is -row_sums[1], the sink's follows
-    float* weight;            // [B, G, parts, E]: to be summed by the caller; null without weight
+    Operand out;            // in: of the result
+    Operand q[2], k[2], v;  // of the operands, every element written; k[1] is not used where the maps share their keys
+    // [M, B, H, T]: sum over keys of A * dA for each map; lam's gradient is -row_sums[1], and the sink's follows.
+    float* row_sums;
+    float* weight;  // [B, G, parts, E]: to be summed by the caller; null without weight
 };
 
 // Every element of `out` ([B, H, T, E]) and of `saved` is written.
 void diffattn_forward(const Call* call, const Operand* out, const Saved* saved);
 
-// How many partial sums over queries the backward pass keeps for each (batch, group): depends on shapes and threads only.
+// How many partial sums over queries the backward pass keeps for each (batch, group): by shapes and threads only.
 int64_t diffattn_parts(const Call* call);
 void diffattn_backward(const Call* call, const Saved* saved, const Gradients* gradients);
 

@@ -1,9 +1,9 @@
 // What the products multiply: floats, or pairs of bfloat16.
 //
-// A processor with bfloat16 instructions multiplies two pairs and adds both products to a float, so that a 4-byte unit is
-// worth two steps along the depth of a product. The kernels are written once, for units: `Floats` has a float in each,
-// `Pairs` two bfloat16 that are neighbours along the depth, rounded from floats where they are not given. Everything but
-// the products (softmax, sums over rows, the norm, accumulation) is in floats either way.
+// A processor with bfloat16 instructions multiplies two pairs and adds both products to a float, so that a 4-byte unit
+// is worth two steps along the depth of a product. The kernels are written once, for units: `Floats` has a float in
+// each, `Pairs` two bfloat16 that are neighbours along the depth, rounded from floats where they are not given.
+// Everything but the products (softmax, sums over rows, the norm, accumulation) is in floats either way.
 //
 // What an operand must look like depends on where the depth runs:
 //
@@ -11,8 +11,8 @@
 //     across(...)    the depth across the rows: rows 2i and 2i + 1 interleaved
 //
 // and so for a tile [key][query] of floats: `tile_over_keys` pairs its rows in place, `tile_over_queries` its columns.
-// Without bfloat16 instructions operands in bfloat16 are widened and `Floats` multiplies them; `Pairs` can be compiled all
-// the same, with its instruction spelled out, to be tested.
+// Without bfloat16 instructions operands in bfloat16 are widened and `Floats` multiplies them; `Pairs` can be compiled
+// all the same, with its instruction spelled out, to be tested.
 #pragma once
 #include "block.h"
 
@@ -39,12 +39,11 @@ struct Floats {
 // Two floats a lane, rounded to bfloat16 and put into one unit; NaN stays NaN.
 static inline vec unit_of(vec low, vec high) {
     const auto rounded = [](vec x) {
-        const ivec bits = (ivec)x;
-        const ivec nearest = bits + 0x7fff + ((bits >> 16) & 1);
-        return x == x ? nearest : (bits | 0x400000);
+        const uvec bits = (uvec)x;
+        const uvec nearest = bits + 0x7fffu + ((bits >> 16) & 1u);
+        return (uvec)(x == x ? (vec)nearest : (vec)(bits | 0x400000u));
     };
-    const ivec low_bits = (rounded(low) >> 16) & 0xffff, high_bits = rounded(high) & int32_t(0xffff0000);
-    return (vec)(low_bits | high_bits);
+    return (vec)((rounded(low) >> 16) | (rounded(high) & 0xffff0000u));
 }
 
 struct Pairs {
@@ -54,14 +53,15 @@ struct Pairs {
 #ifdef __AVX512BF16__
         return (vec)_mm512_dpbf16_ps((__m512)total, (__m512bh)x, (__m512bh)y);
 #else
-        const ivec a = (ivec)x, b = (ivec)y, high = ivec{} + int32_t(0xffff0000);
-        return (vec)(a & high) * (vec)(b & high) + ((vec)(a << 16) * (vec)(b << 16) + total);
+        const uvec a = (uvec)x, b = (uvec)y;
+        return (vec)(a & 0xffff0000u) * (vec)(b & 0xffff0000u) + ((vec)(a << 16) * (vec)(b << 16) + total);
 #endif
     }
 
     static FloatRows along(const Call&, const Operand& x, int64_t b, int64_t head, int64_t position, int count,
                            int64_t width, float* buffer) {
-        const uint16_t* from = static_cast<const uint16_t*>(x.data) + b * x.batch + head * x.head + position * x.position;
+        const uint16_t* from =
+            static_cast<const uint16_t*>(x.data) + b * x.batch + head * x.head + position * x.position;
         if (x.position % 2 == 0 && width % 2 == 0 && reinterpret_cast<uintptr_t>(from) % 4 == 0)
             return {reinterpret_cast<const float*>(from), x.position / 2};
         const int64_t units = (width + 1) / 2;
@@ -74,7 +74,8 @@ struct Pairs {
 
     static FloatRows across(const Call&, const Operand& x, int64_t b, int64_t head, int64_t position, int count,
                             int64_t width, float* buffer) {
-        const uint16_t* from = static_cast<const uint16_t*>(x.data) + b * x.batch + head * x.head + position * x.position;
+        const uint16_t* from =
+            static_cast<const uint16_t*>(x.data) + b * x.batch + head * x.head + position * x.position;
         for (int r = 0; r < count; r += 2) {
             const uint16_t *low = from + r * x.position, *high = low + x.position;
             uint32_t* units = reinterpret_cast<uint32_t*>(buffer + r / 2 * width);

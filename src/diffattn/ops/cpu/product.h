@@ -1,16 +1,16 @@
 // Every matrix product of the kernels: C = alpha * A B, or added to C.
 //
-// The microkernel keeps a tile of 6 rows x PANEL columns of C in registers (12 of 16 with AVX2, 24 of 32 with AVX512) and
-// walks along the depth: a step loads one row of B's panel and broadcasts six numbers of A. Since A is only ever read a
-// number at a time, it may lie in either order:
+// The microkernel keeps a tile of 6 rows x PANEL columns of C in registers (12 of 16 with AVX2, 24 of 32 with AVX512)
+// and walks along the depth: a step loads one row of B's panel and broadcasts six numbers of A. Since A is only ever
+// read a number at a time, it may lie in either order:
 //
 //     a[row * stride + step]    or, its transpose without transposing anything,    a[step * stride + row]
 //
 // and B needs nothing but contiguous rows. So neither K nor V is ever repacked. There are three products:
 //
-//     SCORES        [key][query]   = K Q^T               A: K as it lies,        B: Q^T, packed once for a block of queries
-//     OVER_QUERIES  [key][channel] = tile * rows         A: a tile as it lies,   B: Q or dOut as it lies       (dK, dV)
-//     OVER_KEYS     [query][channel] = tile^T * rows     A: a tile, transposed,  B: K or V as it lies         (out, dQ)
+//     SCORES        [key][query] = K Q^T               A: K as it lies         B: Q^T, packed once for a block
+//     OVER_QUERIES  [key][channel] = tile * rows       A: a tile as it lies    B: Q or dOut as it lies (dK, dV)
+//     OVER_KEYS     [query][channel] = tile^T * rows   A: a tile, transposed   B: K or V as it lies (out, dQ)
 //
 // where a tile is [key][query], scores or what became of them.
 //
@@ -114,28 +114,31 @@ static void last_columns(int rows, int columns, int depth, const float* a, int64
     }
 }
 
-// C[rows, columns] (row stride c_stride) = alpha * A[rows, depth] B[depth, columns] (+ C); depth, and the strides of A and
-// B, in the units of N (see numbers.h).
+// C[rows, columns] (row stride c_stride) = alpha * A[rows, depth] B[depth, columns] (+ C); depth, and the strides of A
+// and B, in the units of N (see numbers.h).
 template <class N, Kind KIND>
-static void product(int rows, int columns, int depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
-                    float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
+static void product(int rows, int columns, int depth, const float* a, int64_t a_stride, const float* b,
+                    int64_t b_stride, float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
     int done = 0;
     const auto visible = [&](int width) {
         return KIND == SCORES ? int(std::clamp<int64_t>(diagonal + done + width, 0, rows)) : rows;
     };
     for (constexpr int WIDTH = PANEL * LANES; done + WIDTH <= columns; done += WIDTH)
-        panel<N, KIND, PANEL>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
+        panel<N, KIND, PANEL>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+                              diagonal);
 #ifdef __AVX512F__
     if (constexpr int WIDTH = 2 * LANES; done + WIDTH <= columns) {
-        panel<N, KIND, 2>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
+        panel<N, KIND, 2>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+                          diagonal);
         done += WIDTH;
     }
 #endif
     if (done + LANES <= columns) {
-        panel<N, KIND, 1>(visible(LANES), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add, diagonal);
+        panel<N, KIND, 1>(visible(LANES), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+                          diagonal);
         done += LANES;
     }
     if (done < columns)
-        last_columns<N, KIND>(rows, columns - done, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
-                           diagonal);
+        last_columns<N, KIND>(rows, columns - done, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha,
+                              add, diagonal);
 }

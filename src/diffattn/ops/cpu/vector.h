@@ -16,6 +16,7 @@ constexpr int LANES = 8;
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef float unaligned_vec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+typedef uint32_t uvec __attribute__((vector_size(LANES * 4)));
 
 static inline vec load(const float* from) { return *reinterpret_cast<const unaligned_vec*>(from); }
 static inline void store(float* to, vec x) { *reinterpret_cast<unaligned_vec*>(to) = x; }
@@ -59,7 +60,7 @@ static inline vec exponential(vec x) {
     p = p * f + 2.4022648e-1f;
     p = p * f + 6.9314720e-1f;
     p = p * f + 1.0f;
-    const vec power = (vec)(((ivec)shifted << 23) + (127 << 23));
+    const vec power = (vec)(((uvec)shifted << 23) + (127u << 23));
     return y < -126.0f ? vec{} : p * power;
 }
 

@@ -16,10 +16,10 @@ struct Rows {
     const Call& call;
     int64_t b, h, first;
     int count;
-    int64_t length;          // keys that exist
-    int64_t position;        // of the first query; below 0 where there are more queries than keys
-    int64_t begin, end;      // of the keys that causality and window leave
-    int64_t low_id, high_id; // of the queries' documents, padding left out; low > high: all are padding
+    int64_t length;           // keys that exist
+    int64_t position;         // of the first query; below 0 where there are more queries than keys
+    int64_t begin, end;       // of the keys that causality and window leave
+    int64_t low_id, high_id;  // of the queries' documents, padding left out; low > high: all are padding
     int64_t ids[BLOCK];
 
     Rows(const Call& call, int64_t b, int64_t h, int64_t first)
@@ -46,9 +46,7 @@ struct Rows {
     int chunk_size(int64_t key) const { return int(std::min<int64_t>(CHUNK, end - key)); }
 
     // Query q of the block sees the keys up to q + diagonal of the chunk.
-    int64_t diagonal(int64_t key) const {
-        return call.is_causal ? std::min(position - key, NO_DIAGONAL) : NO_DIAGONAL;
-    }
+    int64_t diagonal(int64_t key) const { return call.is_causal ? std::min(position - key, NO_DIAGONAL) : NO_DIAGONAL; }
 
     Reach reach(int64_t key) const {
         const int64_t last = key + chunk_size(key) - 1;
