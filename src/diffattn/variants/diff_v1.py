@@ -135,7 +135,7 @@ class DiffV1Mixer(ProjectedMixer):
         """Give λ as a scalar, or [H] where each head has its own; float32 whatever the stored dtype."""
         if self.lam_kind == "exp":
             q1, k1, q2, k2 = (wide(getattr(self, name)) for name in LAMBDA_VECTORS)
-            return (q1 * k1).sum().exp() - (q2 * k2).sum().exp() + self.lambda_init
+            return torch.dot(q1, k1).exp() - torch.dot(q2, k2).exp() + self.lambda_init
         if self.lam_kind == "fixed":
             return torch.full((), self.lambda_init, device=x.device, dtype=wide(x.new_empty(0)).dtype)
         raw = wide(self.lambda_raw)

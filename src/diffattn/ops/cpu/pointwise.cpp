@@ -1,12 +1,13 @@
 // What stands between the matrix products of a training step, each in one pass over memory forward and one backward.
 //
-// Such work is bound by memory, by the number of passes and, for small tensors, by the cost of a call: a norm that takes
-// torch five kernels forward and eight backward takes one here. Arithmetic is float whatever the dtype; a bfloat16 is
-// widened when it is read and rounded once when it is written. Sums over a row run in an order that depends on the
-// width alone, and sums over rows in parts of a fixed number of rows, so that threads change no bit.
+// Such work is bound by memory, by the number of passes and, for small tensors, by the cost of a call: a norm that
+// takes torch five kernels forward and eight backward takes one here. Arithmetic is float whatever the dtype; a
+// bfloat16 is widened when it is read and rounded once when it is written. Sums over a row run in an order that depends
+// on the width alone, and sums over rows in parts of a fixed number of rows, so that threads change no bit.
 #include "pointwise.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernel.h"
 #include "vector.h"
@@ -157,7 +158,7 @@ void rotary(const T* x, const int64_t* x_strides, T* out, const int64_t* out_str
             const float* sin, int64_t table_batch, bool backwards, int64_t batch, int64_t heads, int64_t positions,
             int64_t width, int64_t turned, int32_t threads) {
     const float sign = backwards ? -1.0f : 1.0f;
-#pragma omp parallel for num_threads(team(batch* heads* positions* width, threads)) schedule(static)
+#pragma omp parallel for num_threads(team(batch * heads * positions * width, threads)) schedule(static)
     for (int64_t at = 0; at < batch * positions; at++) {
         const int64_t b = at / positions, t = at % positions;
         const int64_t table = (b * table_batch + t * turned) / 2;
@@ -182,7 +183,8 @@ void rotary(const T* x, const int64_t* x_strides, T* out, const int64_t* out_str
         }
         for (int64_t h = 0; h < heads && turned < width; h++) {
             const T* from = x + b * x_strides[0] + h * x_strides[1] + t * x_strides[2];
-            std::copy(from + turned, from + width, out + b * out_strides[0] + h * out_strides[1] + t * out_strides[2] + turned);
+            T* to = out + b * out_strides[0] + h * out_strides[1] + t * out_strides[2];
+            std::copy(from + turned, from + width, to + turned);
         }
     }
 }
@@ -235,6 +237,6 @@ void diffattn_rotary(int32_t dtype, const void* x, const int64_t* x_strides, voi
         rotary((const float*)x, x_strides, (float*)out, out_strides, cos, sin, table_batch, backwards, batch, heads,
                positions, width, turned, threads);
     else
-        rotary((const uint16_t*)x, x_strides, (uint16_t*)out, out_strides, cos, sin, table_batch, backwards, batch, heads,
-               positions, width, turned, threads);
+        rotary((const uint16_t*)x, x_strides, (uint16_t*)out, out_strides, cos, sin, table_batch, backwards, batch,
+               heads, positions, width, turned, threads);
 }

@@ -24,8 +24,9 @@ void diffattn_swiglu_forward(int32_t dtype, const void* gate, const void* up, vo
 void diffattn_swiglu_backward(int32_t dtype, const void* gate, const void* up, const void* grad, void* to_gate,
                               void* to_up, int64_t count, int32_t threads);
 
-// Pair (2i, 2i + 1) of the first `turned` channels of x [B, H, T, D] by the angle i of cos and sin [B or 1, T, turned / 2]
-// (contiguous; table_batch is 0 where one serves all); backwards: by minus that angle. The other channels are copied.
+// Pair (2i, 2i + 1) of the first `turned` channels of x [B, H, T, D] by the angle i of cos and sin, contiguous
+// [B or 1, T, turned / 2] (table_batch: twice the elements of a batch row, 0 where one row serves all); backwards: by
+// minus that angle. The other channels are copied.
 // Strides of x and out count elements: batch, head, position; the last axis has stride 1.
 void diffattn_rotary(int32_t dtype, const void* x, const int64_t* x_strides, void* out, const int64_t* out_strides,
                      const float* cos, const float* sin, int64_t table_batch, int32_t backwards, int64_t batch,
