@@ -107,6 +107,13 @@ def softmax_map(q: Tensor, k: Tensor, given: Restrictions, scale: float | None, 
     return found if mask.empty is None else found.masked_fill(mask.empty, 0.0)
 
 
+def taken_by_auto(width: int, value_width: int, maps: int, context: int) -> str:
+    """What `auto` takes on this machine's CPU for causal attention in float32 at this context."""
+    number = torch.empty(())
+    x, v = (number.expand(1, 1, context, size) for size in (width, value_width))
+    return _fastest(Call((x,) * maps, (x,) * maps, v, 0.0, None, Restrictions(is_causal=True), 1.0))
+
+
 def _checked(given: Restrictions, q: Tensor, k: Tensor, scale: float | None) -> tuple[Restrictions, float]:
     check_scale(scale)
     check_restrictions(given, q, k.shape[2])

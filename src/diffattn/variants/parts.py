@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.ops import implementations
+from diffattn.ops.dispatch import taken_by_auto
 from diffattn.ops.positions import apply_rotary
 from diffattn.variants.base import Draw, Mixer, MixerConfig, Site, Where, check_whole
 
@@ -161,17 +162,16 @@ def training_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int
     Algebra combines the maps before the product with V. `reference` executes just that; `sdpa` calls torch's fused
     attention for each map, with queries and keys padded to V's width, and its backward pass takes five products,
     because it computes the map again; `blocked` and `cpu` combine the maps and compute only the logits again. Pairs
-    that the causal rule hides count, as in torch's own formulas. `auto` is one of the first two, as `ops.dispatch`
-    chooses on a CPU.
+    that the causal rule hides count, as in torch's own formulas. `auto` counts as what it takes on this machine's CPU.
     """
     key_dim = config.key_dim(site)
     value_dim = key_dim * config.values_per_key
     per_channel = 2 * config.heads * site.context
     algebra = 3 * per_channel * (maps * key_dim + value_dim)
-    small = site.context <= 16 or (value_dim > key_dim and site.context <= 96)
-    if config.impl == "reference" or (config.impl == "auto" and small):
+    impl = taken_by_auto(key_dim, value_dim, maps, site.context) if config.impl == "auto" else config.impl
+    if impl == "reference":
         return algebra, algebra
-    if config.impl in ("blocked", "cpu"):
+    if impl in ("blocked", "cpu"):
         return algebra, algebra + per_channel * maps * key_dim
     return algebra, per_channel * maps * (2 + 5) * value_dim
 

@@ -1,10 +1,10 @@
 // The C interface of the fused CPU kernels: plain numbers and raw pointers, so that one build serves every torch and
 // every Python. `library.py` holds the same structs for ctypes.
 //
-// B batch, T queries, S keys, H output heads, G key/value groups (H % G == 0), D query/key width, E value width, M maps;
+// B batch, T queries, S keys, H output heads, G key/value groups (H % G == 0), D query/key width, E value width, M maps:
 // one map is ordinary attention, two are differential attention:
 //
-//     out = (A1 - lam A2) v,  A = softmax(scale q k^T + mask),  and behind it, if asked for,  gain * RMSNorm(out) * weight
+//     out = (A1 - lam A2) v,   A = softmax(scale q k^T + mask),   and behind it, if asked for,   gain * RMSNorm(out) * weight
 //
 // Strides count elements. The last axis of every 4-dimensional operand has stride 1. A null pointer means "not given".
 #pragma once
