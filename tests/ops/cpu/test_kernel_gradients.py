@@ -64,6 +64,29 @@ def same_bits(one: Gradients, other: Gradients) -> bool:
     return all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
 
 
+DOCUMENTS = {
+    "packed": torch.tensor([5] * 3 + [2] * 140 + [9] * 64 + [0] * 50),
+    "out of order": torch.arange(257) * 7 % 3,
+    "interleaved far apart": torch.arange(257) // 64 % 2 * 1000,
+    "padding on both sides": torch.tensor([-1] * 70 + [4] * 100 + [-3] * 87),
+    "padding inside": torch.where(torch.arange(257) % 5 == 0, -2, 1),
+    "as many as keys": torch.arange(257) - 1,
+}
+
+
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"is_causal": True, "window": 70}, {}])
+@pytest.mark.parametrize("tokens", [257, 100])
+@pytest.mark.parametrize("layout", DOCUMENTS)
+def test_under_documents_that_span_blocks(layout: str, tokens: int, options: dict[str, Any]) -> None:
+    """Ids beyond what 32 bits hold are ids like others."""
+    q1, k1, q2, k2, v, lam = (x.detach().double() for x in leaves(2, 1, 2, tokens, 257))
+    both = torch.stack((DOCUMENTS[layout], DOCUMENTS[layout].flip(0) + 2**33 * (DOCUMENTS[layout].flip(0) >= 0)))
+    cotangent = torch.randn(2, 2, tokens, 40).double()
+    given = {"is_causal": False, **options, "documents": both}
+    case = KernelCase(torch.float32, q1, k1, q2, k2, v, lam, None, cotangent, given)
+    assert_near(case, {**case.gradients("cpu", torch.float32), "out": case.result("cpu", torch.float32)})
+
+
 def test_of_rows_with_nothing_to_attend_are_exactly_0_in_every_block() -> None:
     mask = torch.rand(150, 150) < 0.5
     empty = torch.tensor([0, 5, 63, 64, 100, 127, 128, 149])
