@@ -113,6 +113,8 @@ def _sizes(call: Call) -> tuple[int, int, int]:
     (_, heads, queries, _), (_, groups, keys, _) = call.queries[0].shape, call.keys[0].shape
     share = heads // groups
     height = max(1, min(ROWS // share, queries))
+    if call.given.window is not None and call.given.key_lengths is None:
+        keys = min(keys, call.given.window + height - 1)
     one = share * height * (keys + (call.sink is not None))
     # Whatever is not a CPU is taken for something that wants more work at a time.
     elements = ELEMENTS if call.v.device.type == "cpu" else 16 * ELEMENTS
