@@ -1,8 +1,9 @@
-"""How near the fused CPU kernel is to float64 at ordinary sizes, where rows saturate, and what memory it takes."""
+"""How near the fused CPU kernel is to float64 at ordinary sizes and where rows saturate, on each instruction set."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,12 +54,13 @@ def test_float32_is_within_a_millionth_of_float64(width: int, value: int, is_cau
 
 @pytest.mark.parametrize("width, value", [(16, 32), (64, 128), (128, 256)])
 def test_bfloat16_is_within_the_rounding_of_its_results(width: int, value: int) -> None:
-    """2^-8 is one step; lam's gradient, which is float32, is not touched by it."""
+    """Rounding to nearest errs by 1.7e-3 in the norm (cutting off by 3.3e-3); operands of products, where they are
+    rounded too, add to it. lam's gradient, which is float32, is not touched."""
     given = operands(width=width, value=value, dtype=torch.bfloat16)
     truth = everything(given, torch.float64, "reference")
     found = everything(given, torch.bfloat16, "cpu")
     for name in NAMES:
-        allowed = 1e-3 if name == "lam" else 2.0**-8
+        allowed = {"lam": 1e-3, "out": 2.6e-3}.get(name, 2.0**-8)
         assert error(found[name], truth[name]) <= allowed, name
 
 
@@ -103,7 +105,8 @@ def test_at_lam_1_the_first_causal_row_is_0_and_its_gradients_are_the_values() -
     assert_close(found["lam"], truth["lam"], rtol=1e-5, atol=1e-5)
 
 
-RUNNABLE = [name for name in build.INSTRUCTION_SETS if library.find(build.SOURCES, name)[0] is not None]
+FOLDER = Path(os.environ.get("DIFFATTN_CPU_FOLDER") or build.SOURCES)
+RUNNABLE = [name for name in build.INSTRUCTION_SETS if library.find(FOLDER, name)[0] is not None]
 
 VALUES = """
 import sys, torch
@@ -124,12 +127,12 @@ print(library.KERNEL.diffattn_isa().decode())
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_each_instruction_set_gives_the_values(name: str, tmp_path: object) -> None:
+def test_each_instruction_set_gives_the_values(name: str, tmp_path: Path) -> None:
     given = [*operands(tokens=150, width=40, value=72, dtype=torch.bfloat16), torch.randn(1, 4, 150, 72).bfloat16()]
-    path = f"{tmp_path}/given.pt"
+    path = tmp_path / "given.pt"
     torch.save([x.float() for x in given], path)
     environment = {**os.environ, "DIFFATTN_CPU_ISA": name}
-    command = [sys.executable, "-c", VALUES, path]
+    command = [sys.executable, "-c", VALUES, str(path)]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.split() == [name]
 
@@ -139,42 +142,3 @@ def test_each_instruction_set_gives_the_values(name: str, tmp_path: object) -> N
     for dtype, allowed in ((torch.float32, 1e-6), (torch.bfloat16, 2.0**-8)):
         for x, right in zip(torch.load(f"{path}.{dtype}"), truth, strict=True):
             assert error(x.double(), right) <= allowed
-
-
-MEMORY = """
-import sys, torch
-from pathlib import Path
-from diffattn.ops import diff_attention
-tokens, dtype = int(sys.argv[1]), getattr(torch, sys.argv[2])
-torch.set_num_threads(2)
-def run(tokens):
-    q, k, v = (torch.randn(1, tokens, n, 64).to(dtype).transpose(1, 2).requires_grad_() for n in (8, 8, 8))
-    v = v.transpose(1, 2).reshape(1, tokens, 4, 128).transpose(1, 2)
-    def peak():
-        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    before = peak()
-    out = diff_attention(q[:, 0::2], k[:, 0::2], q[:, 1::2], k[:, 1::2], v, 0.5, is_causal=True, impl="cpu")
-    out.backward(torch.ones_like(out))
-    return peak() - before
-run(64)
-print(run(tokens))
-"""
-
-
-def peak_above_inputs(tokens: int, dtype: str) -> float:
-    """In megabytes, forward and backward, four heads of 64."""
-    command = [sys.executable, "-c", MEMORY, str(tokens), dtype]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def test_memory_is_below_that_of_one_map() -> None:
-    """Maps of 4096 x 4096 for four heads would take 256 MB; queries, results and gradients alone are 40."""
-    assert peak_above_inputs(4096, "float32") <= 90
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_memory_grows_with_the_length_and_not_with_its_square(dtype: str) -> None:
-    short, long = peak_above_inputs(4096, dtype), peak_above_inputs(8192, dtype)
-    assert long <= 160 and long <= 2.2 * short
