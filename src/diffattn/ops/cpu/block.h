@@ -88,37 +88,44 @@ static inline void clear_hidden(float* columns, int visible, int keys) {
     for (int k = visible; k < keys; k++) std::fill_n(columns + k * BLOCK, LINE, 0.0f);
 }
 
+// One column of registers of `exponentials`, from query q on.
+template <int VECS>
+static inline void exponentials_from(int q, float* scores, int all_keys, int64_t diagonal, float* maximum,
+                                     float* total) {
+    const int keys = visible_keys(all_keys, q, diagonal);
+    vec high[VECS], safe[VECS], added[VECS];
+    for (int j = 0; j < VECS; j++) high[j] = load(maximum + q + j * LANES);
+    for (int k = 0; k < keys; k++) {
+        for (int j = 0; j < VECS; j++) high[j] = larger(load(scores + k * BLOCK + q + j * LANES), high[j]);
+    }
+    for (int j = 0; j < VECS; j++) {
+        safe[j] = high[j] == -INFINITY ? vec{} : high[j];
+        added[j] = vec{};
+    }
+    for (int k = 0; k < keys; k++) {
+        for (int j = 0; j < VECS; j++) {
+            float* at = scores + k * BLOCK + q + j * LANES;
+            const vec e = exponential(load(at) - safe[j]);
+            added[j] += e;
+            store(at, e);
+        }
+    }
+    for (int j = 0; j < VECS; j++) {
+        const vec before = load(maximum + q + j * LANES), sum = load(total + q + j * LANES);
+        store(total + q + j * LANES, sum * exponential(before - safe[j]) + added[j]);
+        store(maximum + q + j * LANES, high[j]);
+    }
+}
+
 // Turns a tile of scores [key][query] into exp(score - running maximum), and brings maximum and sum [query] up to date.
 // The maximum stays -inf, and the exponentials are 0, where no key has been visible yet, and beyond the diagonal.
-static inline void exponentials(float* scores, int all_keys, int columns, int64_t diagonal, float* maximum,
-                                float* total) {
-    constexpr int VECS = LINE / LANES;
-    for (int q = 0; q < columns; q += LINE) {
-        const int keys = visible_keys(all_keys, q, diagonal);
-        vec high[VECS], safe[VECS], added[VECS];
-        for (int j = 0; j < VECS; j++) high[j] = load(maximum + q + j * LANES);
-        for (int k = 0; k < keys; k++) {
-            for (int j = 0; j < VECS; j++) high[j] = larger(load(scores + k * BLOCK + q + j * LANES), high[j]);
-        }
-        for (int j = 0; j < VECS; j++) {
-            safe[j] = high[j] == -INFINITY ? vec{} : high[j];
-            added[j] = vec{};
-        }
-        for (int k = 0; k < keys; k++) {
-            for (int j = 0; j < VECS; j++) {
-                float* at = scores + k * BLOCK + q + j * LANES;
-                const vec e = exponential(load(at) - safe[j]);
-                added[j] += e;
-                store(at, e);
-            }
-        }
-        for (int j = 0; j < VECS; j++) {
-            const vec before = load(maximum + q + j * LANES), sum = load(total + q + j * LANES);
-            store(total + q + j * LANES, sum * exponential(before - safe[j]) + added[j]);
-            store(maximum + q + j * LANES, high[j]);
-        }
-        clear_hidden(scores + q, keys, all_keys);
+static inline void exponentials(float* scores, int keys, int columns, int64_t diagonal, float* maximum, float* total) {
+    int q = 0;
+    for (; q + LINE <= columns; q += LINE) {
+        exponentials_from<LINE / LANES>(q, scores, keys, diagonal, maximum, total);
+        clear_hidden(scores + q, visible_keys(keys, q, diagonal), keys);
     }
+    if (q < columns) exponentials_from<1>(q, scores, keys, diagonal, maximum, total);
 }
 
 static inline float lam_of(const Call& call, int64_t b, int64_t h, int64_t query) {

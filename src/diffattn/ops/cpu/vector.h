@@ -41,9 +41,13 @@ static inline vec larger(vec x, vec otherwise) {
 }
 
 static inline float sum(vec x) {
-    float total = 0;
-    for (int i = 0; i < LANES; i++) total += x[i];
-    return total;
+#ifdef __AVX512F__
+    return _mm512_reduce_add_ps((__m512)x);
+#else
+    __m128 half = _mm256_castps256_ps128((__m256)x) + _mm256_extractf128_ps((__m256)x, 1);
+    half += _mm_movehl_ps(half, half);
+    return half[0] + half[1];
+#endif
 }
 
 // e^x for x <= 0: 2^n * 2^f with n whole and |f| <= 1/2, 2^f by a polynomial of relative error 2e-9, fitted with its
