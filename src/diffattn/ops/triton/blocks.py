@@ -72,7 +72,7 @@ _NARROW = [
     (16, 16, 4, 1),
 ]
 _WIDE = [(32, 32, 4, 1), (16, 32, 4, 1), (16, 16, 4, 1)]
-_MEASURED = 5
+MEASURED = 5
 """Candidates that are measured, of those that fit."""
 
 
@@ -118,7 +118,7 @@ def decode_blocks(shape: Shape, limit: int, rows: int) -> list[Blocks]:
     options = [(64, 4, 3), (128, 4, 2), (32, 4, 4), (32, 4, 2), (16, 4, 1)]
     every = [Blocks(rows, keys, channels, warps, stages) for keys, warps, stages in options]
     fits = [b for b in every if rows * shape.query_bytes(0) + b.stages * b.keys * shape.key_bytes(channels) <= limit]
-    return (fits if shape.size == 2 else [b for b in fits if b.keys <= 32])[:3] or every[-1:]
+    return (fits if shape.size == 2 else [b for b in fits if b.keys <= 32])[:MEASURED] or every[-1:]
 
 
 def _fitting(
@@ -128,7 +128,7 @@ def _fitting(
     every = [Blocks(rows, keys, c, warps, stages) for rows, keys, warps, stages in sides for c in slices]
     # 255 registers for each of 32 threads of a warp; a fifth is left for addresses and what the estimate omits.
     fits = [b for b in every if registers(b) <= 200 * 32 * b.warps and memory(b) <= limit]
-    return fits[:_MEASURED] or every[-1:]
+    return fits[:MEASURED] or every[-1:]
 
 
 def shared_memory(device: torch.device) -> int:

@@ -20,22 +20,31 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.triton.language import LOG2E, NOTHING, constexpr, jit, tl
-from diffattn.ops.triton.tiles import Operand, operand, product
+from diffattn.ops.triton.tiles import product
 
 
 class Rules(NamedTuple):
-    """The restrictions of a call; None is "not given"."""
+    """The restrictions of a call; None is "not given", strides count elements.
 
-    documents: Operand | None
-    """[B, 1, S, 1]."""
+    Flat, because Triton 3.6 loses what is known of the members of a tuple within a tuple where a loop uses them.
+    """
+
+    documents: Tensor | None
+    """[B, S]."""
+    document_batch: int
+    document_key: int
     lengths: Tensor | None
     """[B]."""
     alibi: Tensor | None
     """[H], float32."""
-    shown: Operand | None
+    shown: Tensor | None
     """A bool mask [B, H, T, S], as bytes."""
-    bias: Operand | None
+    bias: Tensor | None
     """A float mask [B, H, T, S]."""
+    mask_batch: int
+    mask_head: int
+    mask_query: int
+    mask_key: int
     window: int | None
 
 
@@ -43,13 +52,21 @@ def restrictions(
     mask: Tensor | None, window: int | None, documents: Tensor | None, lengths: Tensor | None, alibi: Tensor | None
 ) -> Rules:
     """The restrictions as a kernel takes them; `mask` [B, H, T, S] may be an expanded view."""
-    is_bool = mask is not None and mask.dtype == torch.bool
+    shown, bias = (mask.view(torch.uint8), None) if mask is not None and mask.dtype == torch.bool else (None, mask)
+    document_batch, document_key = (0, 0) if documents is None else documents.stride()
+    mask_batch, mask_head, mask_query, mask_key = (0, 0, 0, 0) if mask is None else mask.stride()
     return Rules(
-        documents=None if documents is None else operand(documents[:, None, :, None]),
+        documents=documents,
+        document_batch=document_batch,
+        document_key=document_key,
         lengths=None if lengths is None else lengths.contiguous(),
         alibi=None if alibi is None else alibi.float().contiguous(),
-        shown=operand(mask.view(torch.uint8)) if mask is not None and is_bool else None,
-        bias=None if mask is None or is_bool else operand(mask),
+        shown=shown,
+        bias=bias,
+        mask_batch=mask_batch,
+        mask_head=mask_head,
+        mask_query=mask_query,
+        mask_key=mask_key,
         window=window,
     )
 
@@ -67,7 +84,7 @@ def key_end(rules, batch, S):
 def own_documents(rules, batch, at):
     """Ids of the documents at positions `at`; -1 before the first key. Unused numbers without documents."""
     if rules.documents is not None:
-        return _document_ids(rules.documents, batch, at, at >= 0)
+        return _document_ids(rules, batch, at, at >= 0)
     else:  # noqa: RET505 (a compiled function has one return type, unless the branches exclude each other)
         return at
 
@@ -81,7 +98,7 @@ def document_span(rules, batch, own, start, stop):
     last = start
     for chunk in range(start, stop, 1024):
         at = chunk + tl.arange(0, 1024)
-        ids = _document_ids(rules.documents, batch, at, at < stop)
+        ids = _document_ids(rules, batch, at, at < stop)
         near = (ids >= 0) & (ids >= low) & (ids <= high)
         first = tl.minimum(first, tl.min(tl.where(near, at, stop)))
         last = tl.maximum(last, tl.max(tl.where(near, at + 1, start)))
@@ -163,12 +180,12 @@ def visible(rules, batch, head, row, at, key, own, end, T, S, CAUSAL: constexpr)
     if rules.window is not None:
         seen = seen & (key > at - rules.window)
     if rules.documents is not None:
-        seen = seen & (_document_ids(rules.documents, batch, key, key < S) == own) & (own >= 0)
+        seen = seen & (_document_ids(rules, batch, key, key < S) == own) & (own >= 0)
     if rules.shown is not None:
-        seen = seen & (_entries(rules.shown, batch, head, row, key, T, S) != 0)
+        seen = seen & (_entries(rules.shown, rules, batch, head, row, key, T, S) != 0)
     if rules.bias is not None:
         # A NaN stays visible: it belongs in the result.
-        seen = seen & (_entries(rules.bias, batch, head, row, key, T, S) != NOTHING)
+        seen = seen & (_entries(rules.bias, rules, batch, head, row, key, T, S) != NOTHING)
     return seen
 
 
@@ -182,7 +199,7 @@ def logits(left, right, seen, rules, batch, head, row, at, key, T, S, FACTOR, PL
     if not PLAIN:
         t = t * FACTOR
         if rules.bias is not None:
-            t += _entries(rules.bias, batch, head, row, key, T, S).to(tl.float32) * LOG2E
+            t += _entries(rules.bias, rules, batch, head, row, key, T, S).to(tl.float32) * LOG2E
         if rules.alibi is not None:
             t -= tl.load(rules.alibi + head) * LOG2E * tl.abs(key - at).to(tl.float32)
     if MIXED:
@@ -191,14 +208,14 @@ def logits(left, right, seen, rules, batch, head, row, at, key, T, S, FACTOR, PL
 
 
 @jit
-def _entries(mask, batch, head, row, key, T, S):
-    place = mask.data + tl.cast(batch, tl.int64) * mask.batch + tl.cast(head, tl.int64) * mask.head
-    place = place + tl.cast(row, tl.int64) * mask.row + tl.cast(key, tl.int64) * mask.channel
+def _entries(mask, rules, batch, head, row, key, T, S):
+    place = mask + tl.cast(batch, tl.int64) * rules.mask_batch + tl.cast(head, tl.int64) * rules.mask_head
+    place = place + tl.cast(row, tl.int64) * rules.mask_query + tl.cast(key, tl.int64) * rules.mask_key
     return tl.load(place, mask=(row < T) & (key < S), other=0)
 
 
 @jit
-def _document_ids(documents, batch, at, known):
+def _document_ids(rules, batch, at, known):
     """Ids at positions `at`, -1 where these are not `known` to be positions."""
-    place = documents.data + tl.cast(batch, tl.int64) * documents.batch + at * documents.row
+    place = rules.documents + tl.cast(batch, tl.int64) * rules.document_batch + at * rules.document_key
     return tl.load(place, mask=known, other=-1)

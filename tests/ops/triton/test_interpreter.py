@@ -1,0 +1,56 @@
+"""The kernels' tests, run by Triton's interpreter in a process of their own (see conftest.py); and what needs none."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffattn.ops import diff_attention, implementations
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def interpreted(*arguments: str) -> None:
+    """Runs pytest with these arguments under the interpreter; its last lines are the message if it fails."""
+    surroundings = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout, done.stdout
+
+
+def test_kernels() -> None:
+    interpreted("-m", "not slow", "tests/ops/triton")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_kernels_over_a_sweep_of_calls() -> None:
+    interpreted("-m", "slow", "tests/ops/triton", "--timeout", "2800")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("subject", ["empty_rows", "isolation", "nonfinite", "normed", "precision", "compile"])
+def test_what_every_implementation_must_do(subject: str) -> None:
+    interpreted("-k", "triton", f"tests/ops/test_{subject}.py", "--timeout", "2800")
+
+
+def test_without_a_gpu_it_says_what_is_missing() -> None:
+    """Importing the package, and asking, must not import triton: it would decide for the process."""
+    code = "import sys; from diffattn.ops import implementations as i; print('triton' in sys.modules, i()['triton'])"
+    surroundings = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", code], env=surroundings, capture_output=True, text=True, check=True)
+    assert done.stdout == "False no CUDA device\n"
+
+
+def test_an_explicit_call_is_refused_with_the_reason() -> None:
+    reason = implementations()["triton"]
+    if reason is None:
+        reason = "the tensors are on cpu"
+    x = torch.zeros(1, 1, 2, 16)
+    with pytest.raises(ValueError, match=f"'triton' cannot serve this call: {reason}"):
+        diff_attention(x, x, x, x, x, 0.5, impl="triton")
