@@ -10,6 +10,7 @@ from diffattn.model.config import ModelConfig
 from diffattn.model.decoder import Decoder, build
 from diffattn.variants.base import MixerConfig
 from support.flops import counted_flops
+from support.implementations import RUNNING
 from support.models import VARIANTS, random_tokens, small_config
 
 OTHER = MixerConfig.from_dict({"name": "diff_v1", "heads": 2, "lambda_init": 0.8})
@@ -59,7 +60,7 @@ def test_impossible_configs_are_refused_by_name(fields: dict[str, Any], message:
         Decoder(small_config(**fields))
 
 
-@pytest.mark.parametrize("impl", ["reference", "sdpa"])
+@pytest.mark.parametrize("impl", RUNNING)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("fields", [{}, {"tied_embeddings": False, "mixers_by_layer": {1: OTHER}}])
 def test_cost_equals_the_real_parameters_and_counted_flops(variant: str, impl: str, fields: dict[str, Any]) -> None:

@@ -253,7 +253,7 @@ def test_cost_counts_parameters_and_cache(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("impl", "context"),
-    [("reference", 16), ("sdpa", 16), ("blocked", 16), ("blocked", 300), ("auto", 16), ("auto", 64), ("auto", 128)],
+    [*((impl, 16) for impl in RUNNING), ("blocked", 300), ("auto", 16), ("auto", 64), ("auto", 128)],
 )
 @every_variant
 def test_cost_counts_the_flops_that_torch_counts(name: str, impl: str, context: int) -> None:
