@@ -71,11 +71,11 @@ def main() -> None:
 
 
 def setting(size: str, arm: str, impl: str) -> tuple[Decoder, Callable[[int], Batch]]:
-    """A model and where its batches come from; ab_124m gets one sequence of 512 random tokens."""
+    """A model and where its batches come from; of ab_124m, 2 of its layers and 512 random tokens."""
     heads = HEADS[size] // (1 if arm == "softmax" else 2)
     mixer = MixerConfig.from_dict({"name": arm, "heads": heads, "impl": impl})
     if size == "ab_124m":
-        config = replace(SIZES[size], mixer=mixer, context=512)
+        config = replace(SIZES[size], mixer=mixer, context=512, layers=2)
         return build(config), lambda step: _random_batch(config, step)
     task = next(task for task in quick().tasks if task.name == size)
     data: Data = open_data(task.data, context=task.model.context, batch_size=task.train.batch_size, seed=0)
