@@ -26,6 +26,7 @@ class Case:
     lam: tuple[int, ...] | float = (2, 1, 1)
     sink: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
 
     def leaves(self) -> list[Tensor]:
         """q, k and v of each map, lam, sink: what a gradient is taken of, as views of a layer's projections."""
@@ -33,16 +34,16 @@ class Case:
 
         def normal(length: int, heads: int, width: int) -> Tensor:
             x = torch.randn(self.batch, length, heads, width, generator=source)
-            return x.to(self.dtype).transpose(1, 2)
+            return x.to(self.device, self.dtype).transpose(1, 2)
 
         found = [normal(self.queries, self.heads, self.width) for _ in range(self.maps)]
         count = 1 if self.shared_keys else self.maps
         found += [normal(self.keys, self.groups, self.width) for _ in range(count)]
         found.append(normal(self.keys, self.groups, self.value_width))
         if self.maps == 2 and not isinstance(self.lam, float):
-            found.append(torch.randn(self.lam, generator=source))
+            found.append(torch.randn(self.lam, generator=source).to(self.device))
         if self.sink:
-            found.append(torch.randn(self.heads, generator=source))
+            found.append(torch.randn(self.heads, generator=source).to(self.device))
         return found
 
     def run(self, leaves: list[Tensor], impl: str) -> Tensor:
@@ -51,11 +52,12 @@ class Case:
         queries = [rest.pop(0) for _ in range(self.maps)]
         keys = [rest.pop(0) for _ in range(1 if self.shared_keys else self.maps)]
         v = rest.pop(0)
+        given = {name: x.to(self.device) if isinstance(x, Tensor) else x for name, x in self.options.items()}
         if self.maps == 1:
             sink = rest.pop() if self.sink else None
-            return attention(queries[0], keys[0], v, sink=sink, impl=impl, **self.options)
+            return attention(queries[0], keys[0], v, sink=sink, impl=impl, **given)
         lam = self.lam if isinstance(self.lam, float) else rest.pop()
-        return diff_attention(queries[0], keys[0], queries[1], keys[-1], v, lam, impl=impl, **self.options)
+        return diff_attention(queries[0], keys[0], queries[1], keys[-1], v, lam, impl=impl, **given)
 
 
 # Sums in another order; in 16 bits a few roundings of operands, weights and results.

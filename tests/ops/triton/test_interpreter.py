@@ -33,6 +33,16 @@ def test_kernels_over_a_sweep_of_calls() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_check_for_a_gpu_passes_in_small() -> None:
+    surroundings = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": "src:tests"}
+    command = [sys.executable, "tests/gpu/correctness.py", "--device", "cpu", "--tokens", "40"]
+    done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert "every restriction: as the reference" in done.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("subject", ["empty_rows", "isolation", "nonfinite", "normed", "precision", "compile"])
 def test_what_every_implementation_must_do(subject: str) -> None:

@@ -71,7 +71,7 @@ _NARROW = [
     (16, 32, 4, 1),
     (16, 16, 4, 1),
 ]
-_WIDE = [(32, 32, 4, 1), (16, 32, 4, 1), (16, 16, 4, 1)]
+_WIDE = [(32, 32, 8, 1), (16, 32, 4, 1), (16, 16, 4, 1)]
 MEASURED = 5
 """Candidates that are measured, of those that fit."""
 
