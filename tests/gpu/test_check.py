@@ -1,4 +1,4 @@
-"""The command for a GPU machine can start there: it needs torch, triton and numpy, and nothing that this project adds."""
+"""The command for a GPU machine can start there: it needs torch, triton and numpy, and nothing else."""
 
 import os
 import re
