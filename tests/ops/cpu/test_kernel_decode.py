@@ -161,5 +161,6 @@ def test_prefill_and_decoding_equal_the_full_forward(step: int, dtype: torch.dty
                 q1[:, :, rows], k1, q2[:, :, rows], k2, v, 0.5, None, 1e-5, 0.7, key_lengths=lengths, **options
             )
         )
-    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2.0**-7, "atol": 2.0**-9}
+    # Where the processor multiplies bfloat16, the forward pass rounds its maps to it, and decoding does not.
+    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2.0**-7, "atol": 2.0**-7}
     assert_close(torch.cat(pieces, 2), whole, **close)

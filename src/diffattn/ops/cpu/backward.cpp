@@ -273,11 +273,13 @@ void backward_part(const Call& call, const Saved& saved, const Gradients& gradie
 
 }  // namespace
 
+// The fewest parts that share the work out evenly, or nearly so: each costs memory of its own.
 extern "C" int64_t diffattn_parts(const Call* call) {
     const int64_t pairs = call->batch * call->groups, blocks = (call->queries + BLOCK - 1) / BLOCK;
-    if (pairs == 0 || pairs >= 4 * call->threads || pairs % call->threads == 0) return 1;
-    return std::clamp<int64_t>((2 * call->threads + pairs - 1) / pairs, 1,
-                               std::max<int64_t>(1, blocks * (call->heads / call->groups)));
+    const int64_t most = std::max<int64_t>(1, blocks * (call->heads / call->groups));
+    int64_t parts = 1;
+    while (parts < most && pairs * parts % call->threads != 0 && pairs * parts < 2 * call->threads) parts++;
+    return parts;
 }
 
 extern "C" void diffattn_backward(const Call* call_pointer, const Saved* saved, const Gradients* gradients) {
