@@ -31,6 +31,7 @@ lint: .venv
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(wildcard $(KERNEL)/*.cpp $(KERNEL)/*.h)
 
 bench: .venv
 	$(BIN)/diffattn bench attention

@@ -69,7 +69,7 @@ void write(T* to, vec x, std::integral_constant<int64_t, LANES>) {
 template <class T>
 void norm_forward(const T* x, const float* weight, T* out, float* inverse_root, int64_t rows, int64_t width, float eps,
                   int32_t threads) {
-#pragma omp parallel for num_threads(team(rows * width, threads)) schedule(static)
+#pragma omp parallel for num_threads(team(rows* width, threads)) schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         const T* from = x + row * width;
         T* to = out + row * width;
@@ -91,7 +91,7 @@ template <class T>
 void norm_backward(const T* x, const float* weight, const float* inverse_root, const T* grad, T* to_x, float* to_weight,
                    int64_t rows, int64_t width, int32_t threads) {
     const int64_t parts = diffattn_norm_parts(rows);
-#pragma omp parallel for num_threads(team(rows * width, threads)) schedule(static)
+#pragma omp parallel for num_threads(team(rows* width, threads)) schedule(static)
     for (int64_t part = 0; part < parts; part++) {
         float* sums = to_weight + part * width;
         std::fill_n(sums, width, 0.0f);
