@@ -74,7 +74,7 @@ def _swiglu_backward(gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Te
 def _rotary(x: Tensor, cos: Tensor, sin: Tensor, backwards: bool) -> Tensor:
     batch, heads, positions, width = x.shape
     turned = 2 * cos.shape[-1]
-#Heads beside each other, as the projections write and read them.
+    # Heads beside each other, as the projections write and read them.
     out = x.new_empty(batch, positions, heads, width).transpose(1, 2)
     _run(
         *("diffattn_rotary", x, _Strides(*x.stride()[:3]), out, _Strides(*out.stride()[:3]), cos, sin),
