@@ -1,6 +1,7 @@
 """The kernels' tests, run by Triton's interpreter in a process of their own (see conftest.py); and what needs none."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,11 +51,22 @@ def test_what_every_implementation_must_do(subject: str) -> None:
 
 
 def test_without_a_gpu_it_says_what_is_missing() -> None:
-    """Importing the package, and asking, must not import triton: it would decide for the process."""
-    code = "import sys; from diffattn.ops import implementations as i; print('triton' in sys.modules, i()['triton'])"
+    """Importing the operators, and asking, loads no kernel and nothing that imports triton."""
+    code = """
+import sys
+from diffattn.ops import implementations
+print(implementations()["triton"])
+print([name for name in sys.modules if name.startswith("diffattn.ops.triton")])
+"""
     surroundings = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", code], env=surroundings, capture_output=True, text=True, check=True)
-    assert done.stdout == "False no CUDA device\n"
+    assert done.stdout == "no CUDA device\n['diffattn.ops.triton']\n"
+
+
+def test_triton_is_imported_in_one_file() -> None:
+    sources = (ROOT / "src" / "diffattn").rglob("*.py")
+    importing = re.compile(r"^\s*(import triton|from triton)\b", re.MULTILINE)
+    assert [x.name for x in sources if importing.search(x.read_text(encoding="utf-8"))] == ["language.py"]
 
 
 def test_an_explicit_call_is_refused_with_the_reason() -> None:
