@@ -32,8 +32,8 @@ def diff_attention(
 
     q1, q2 [B, H, T, D]; k1, k2 [B, G, S, D] (k2 may be k1: version 2); v [B, G, S, E]; lam a number or a tensor
     broadcastable to [B, H, T, 1]. Returns [B, H, T, E] in q1's dtype; softmax statistics and lam are float32, or
-    float64 for float64 inputs. Differentiable in q1, k1, q2, k2, v, lam and a float mask, twice on a CPU.
-    No input is copied for its strides.
+    float64 for float64 inputs. Differentiable in q1, k1, q2, k2, v and lam; "reference" and "sdpa" also in a float mask
+    and a second time. Inputs whose last axis is contiguous are not copied for their strides.
 
     All restrictions combine, and hold for both maps. A row that may attend nothing is exactly 0, its gradients too.
 

@@ -34,7 +34,7 @@ def normed_diff_attention(
     """gain * RMSNorm(diff_attention(...)) over the E channels of each head and token: arXiv 2410.05258, eq. 3.
 
     weight [E] or None (no learned scale); eps None: no norm, the gain alone. Returns [B, H, T, E] in q1's dtype; the
-    norm's statistics are float32, taken before the result is rounded. Finite at rows of zeros (lam = 1 at the first
+    norm's statistics are float32 (float64). Finite at rows of zeros (lam = 1 at the first
     position), forward and backward. The other arguments and errors are those of `diff_attention`.
     """
     _check_norm(weight, eps, v)
