@@ -133,7 +133,9 @@ def _fitting(
 
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that a program may have."""
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    properties = torch.cuda.get_device_properties(device)
+    # Not in the properties of an AMD GPU.
+    return getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
 
 
 def length_class(tokens: int) -> int:
