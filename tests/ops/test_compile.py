@@ -40,3 +40,15 @@ def test_values_and_gradients_of_the_compiled_graph(name: str, impl: str) -> Non
     found = torch.autograd.grad(compiled(*leaves).sin().sum(), leaves)
     # float32 sums in another order: the compiled graph takes torch's unfused path where the eager call does not.
     assert_close(found, torch.autograd.grad(run(*leaves).sin().sum(), leaves), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [-5, 100, 10**8])
+def test_a_compiled_graph_reads_nothing_behind_the_keys(wrong: int) -> None:
+    """It cannot check key lengths; they end at the keys that there are."""
+    q, k, v = (torch.randn(2, 2, 33, 16) for _ in range(3))
+    compiled = torch.compile(
+        lambda lengths: diff_attention(q, k, -q, k, v, 0.5, key_lengths=lengths), backend="aot_eager", fullgraph=True
+    )
+    found = compiled(torch.tensor([33, 33 + wrong if wrong > 0 else wrong]))
+    assert found.isfinite().all()
+    assert_close(found[0], diff_attention(q, k, -q, k, v, 0.5)[0])

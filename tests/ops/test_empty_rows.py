@@ -125,3 +125,20 @@ def test_a_mask_that_is_not_a_number_shows(impl: str) -> None:
     mask = torch.tensor([[0.0, torch.nan, 0.0], [0.0, 0.0, -torch.inf]])
     out = attention(q, k, v, attn_mask=mask, impl=impl)
     assert out[0, 0, 0].isnan().all() and out[0, 0, 1].isfinite().all()
+
+
+@every_impl
+def test_what_is_not_finite_at_an_empty_row_stays_there(impl: str) -> None:
+    """lam in the forward pass; a loss of 0 / 0 at padding in the backward pass."""
+    q1, q2 = torch.randn(2, 1, 2, 33, 16, requires_grad=True)
+    k1, k2 = torch.randn(2, 1, 2, 33, 16, requires_grad=True)
+    v = torch.randn(1, 2, 33, 16, requires_grad=True)
+    visible = torch.ones(33, 33, dtype=torch.bool)
+    visible[3] = False
+    lam = torch.full((1, 2, 33, 1), 0.5)
+    lam[:, :, 3] = torch.nan
+    assert not diff_attention(q1, k1, q2, k2, v, lam, attn_mask=visible, impl=impl)[:, :, 3].any()
+    out = diff_attention(q1, k1, q2, k2, v, 0.5, attn_mask=visible, impl=impl)
+    upstream = torch.ones_like(out)
+    upstream[:, :, 3] = torch.nan
+    assert all(x.isfinite().all() for x in torch.autograd.grad(out, (q1, k1, q2, k2, v), upstream))

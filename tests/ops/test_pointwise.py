@@ -212,3 +212,18 @@ def test_threads_change_no_bit(name: str) -> None:
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_a_weight_of_any_layout(form: str) -> None:
+    x = torch.randn(5, 64)
+    for weight in (torch.full((1,), 2.0).expand(64), torch.randn(128)[::2]):
+        assert_close(norm(x, weight), norm_formula(x, weight))
+
+
+@pytest.mark.parametrize("operation", [swiglu, lambda x, y: norm(x, y)])
+def test_one_tensor_given_twice_has_one_gradient(form: str, operation: Operation) -> None:
+    """Also with a graph of the gradient, and its hooks run once."""
+    x = torch.randn(64, requires_grad=True)
+    x.register_hook(lambda grad: 2 * grad)
+    once = torch.autograd.grad(operation(x, x).sum(), x)[0]
+    assert_close(torch.autograd.grad(operation(x, x).sum(), x, create_graph=True)[0], once)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from diffattn.ops.call import Call
+from diffattn.ops.call import Call, transformed
 from diffattn.ops.masks import Restrictions, additive, build_mask, reach, undecided
 from diffattn.ops.reference import compute_dtype
 
@@ -39,7 +39,9 @@ def unavailable() -> str | None:
 
 
 def refuses(call: Call) -> str | None:
-    """It has no gradients of masks and slopes."""
+    """It has no gradients of masks and slopes, and no rules for transforms."""
+    if transformed():
+        return "torch.func and forward-mode differentiation need impl='reference'"
     for name, x in (("attn_mask", call.given.attn_mask), ("alibi", call.given.alibi)):
         if x is not None and x.requires_grad:
             return f"{name} requires grad; impl='reference' and 'sdpa' differentiate it, or pass {name}.detach()"

@@ -9,9 +9,18 @@ An implementation is a module of this package with three functions:
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from diffattn.ops.masks import Restrictions
+
+
+def transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work, whose rules fused kernels do not have."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 @dataclass(frozen=True)

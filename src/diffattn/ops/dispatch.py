@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from diffattn.ops import blocked, cpu, reference, sdpa, triton
-from diffattn.ops.call import Call, Norm
+from diffattn.ops.call import Call, Norm, transformed
 from diffattn.ops.checks import check_lam, check_operands, check_per_head, check_restrictions, check_scale
 from diffattn.ops.masks import Mask, Restrictions, build_mask
 
@@ -152,6 +152,8 @@ def _fastest(call: Call) -> str:
     No accelerator has been measured, so there it is torch's.
     """
     q, mask = call.queries[0], call.given.attn_mask
+    if transformed():
+        return "reference"
     if q.device.type != "cpu":
         return "sdpa"
     if cpu.unavailable() is None and cpu.refuses(call) is None:

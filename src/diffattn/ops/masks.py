@@ -79,6 +79,9 @@ def build_mask(
     query_at = _query_positions(given.key_lengths, queries, keys, device)
     key_at = torch.arange(keys, device=device)
     attn_mask, columns = given.attn_mask, slice(None)
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
+        # Before rows are found empty: a large negative number of float64 is minus infinity in float32.
+        attn_mask = attn_mask.to(dtype)
     if part is not None:
         rows, columns = (slice(x.start, x.stop) for x in part)
         query_at, key_at = query_at[..., rows, :], key_at[columns]
@@ -180,7 +183,7 @@ def _bias(
     """What is added to visible logits: the float mask, and ALiBi (arXiv 2108.12409) as minus slope times distance."""
     bias = None
     if attn_mask is not None and attn_mask.dtype != torch.bool:
-        bias = attn_mask.to(dtype)
+        bias = attn_mask
     if alibi is not None:
         distance = (key_at - query_at).abs().to(dtype)
         slopes = alibi.to(dtype)[:, None, None] * -distance

@@ -71,6 +71,8 @@ class _SwiGLU(torch.autograd.Function):
 
 def _again(plain: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients by the plain form, which can be differentiated once more (create_graph=True)."""
+    # Of names of their own: one tensor may be given twice, and its hooks belong to the outer pass.
+    inputs = tuple(x.view_as(x) for x in inputs)
     wanted = [x for x in inputs if x.requires_grad]
     found = iter(torch.autograd.grad(plain(*inputs), wanted, grad, create_graph=True))
     return tuple(next(found) if x.requires_grad else None for x in inputs)

@@ -6,7 +6,7 @@ float32 and bfloat16, on Linux and x86-64; `kernel.h` is the interface, `library
 import torch
 from torch import Tensor
 
-from diffattn.ops.call import Call
+from diffattn.ops.call import Call, transformed
 from diffattn.ops.cpu import library, operators
 from diffattn.ops.cpu.arguments import Arguments
 
@@ -29,6 +29,8 @@ def refuses(call: Call) -> str | None:
         return f"queries have width {q.shape[-1]}, and it takes 16 to 256 in steps of 8"
     if not (8 <= v.shape[-1] <= 512 and v.shape[-1] % 8 == 0):
         return f"values have width {v.shape[-1]}, and it takes 8 to 512 in steps of 8"
+    if transformed():
+        return "torch.func and forward-mode differentiation need impl='reference'"
     for name, x in (("attn_mask", call.given.attn_mask), ("alibi", call.given.alibi)):
         if x is not None and x.requires_grad:
             return f"{name} requires grad, which impl='reference' and impl='sdpa' can give"
@@ -49,7 +51,7 @@ def _arguments(call: Call) -> Arguments:
     if call.maps == 2:
         q2 = call.queries[1]
         k2 = None if call.keys[1] is call.keys[0] else call.keys[1]
-        lam = call.lam if isinstance(call.lam, Tensor) else torch.full((), call.lam, dtype=torch.float32)
+        lam = call.lam if isinstance(call.lam, Tensor) else torch.tensor(float(call.lam), dtype=torch.float32)
     given, norm, mask = call.given, call.norm, call.given.attn_mask
     return Arguments(
         q1=call.queries[0],

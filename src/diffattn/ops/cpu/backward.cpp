@@ -64,7 +64,7 @@ void read_statistics(const Call& call, const Rows& rows, const Saved& saved, Sta
         }
     }
     for (int q = 0; q < BLOCK; q++) {
-        const bool real = call.maps == 2 && q < rows.count;
+        const bool real = call.maps == 2 && q < rows.count && now.inverse[1][q] != 0.0f;
         now.lam[q] = real ? lam_of(call, rows.b, rows.h, rows.first + q) : 0.0f;
     }
 }
@@ -75,6 +75,11 @@ void read_d_out(const Call& call, const Rows& rows, const Saved& saved, const Op
     const int64_t width = call.value_width;
     for (int q = 0; q < rows.count; q++) {
         float* row = at.d_out + q * width;
+        // A row that attends nothing passes nothing on, whatever its gradient.
+        if (saved.inverse_sum[row_of(call, rows) + q] == 0.0f) {
+            std::fill_n(row, width, 0.0f);
+            continue;
+        }
         const FloatRows given = float_rows(call, gradient, rows.b, rows.h, rows.first + q, 1, width, row);
         if (given.data != row) std::memcpy(row, given.data, width * sizeof(float));
         if (!call.norm) {

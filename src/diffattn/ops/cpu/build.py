@@ -53,14 +53,17 @@ def build(folder: Path, names: Sequence[str] = tuple(INSTRUCTION_SETS), sanitize
     """Builds the named libraries into `folder`, those that are up to date excepted; returns what went wrong."""
     digest = source_hash()
     wanted = [name for name in names if not _is_up_to_date(library_path(name, folder), digest)]
-    for name in wanted:
-        # What an earlier build left must not stand in for what cannot be built now.
-        library_path(name, folder).unlink(missing_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in wanted:
+            # What an earlier build left must not stand in for what cannot be built now.
+            library_path(name, folder).unlink(missing_ok=True)
+    except OSError as error:
+        return [f"{folder} cannot be written: {error.strerror}"]
     compiler = shlex.split(os.environ.get("CXX") or "g++")
     reason = (unsupported() or _unusable(compiler)) if wanted else None
     if reason is not None:
         return [reason]
-    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as workers:
         compiling = {
             name: [

@@ -79,7 +79,8 @@ void finish_statistics(const Call& call, const Rows& rows, const Saved* saved, S
                 saved->inverse_sum[at + q] = inverse;
             }
             const bool second = m == 1 && q < rows.count;
-            now.factor[m][q] = second ? -lam_of(call, rows.b, rows.h, rows.first + q) * inverse : inverse;
+            now.factor[m][q] =
+                second && inverse != 0.0f ? -lam_of(call, rows.b, rows.h, rows.first + q) * inverse : inverse;
         }
     }
 }

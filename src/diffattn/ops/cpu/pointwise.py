@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from diffattn.ops.call import transformed
 from diffattn.ops.cpu import library
 
 _DTYPES = {torch.float32: library.FLOAT32, torch.bfloat16: library.BFLOAT16}
@@ -34,7 +35,7 @@ def serves(*operands: Tensor) -> bool:
 
     Compilers fuse the plain form themselves; transforms (vmap, jvp) and subclasses of Tensor have rules for it only.
     """
-    if library.KERNEL is None or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if library.KERNEL is None or torch.compiler.is_compiling() or transformed():
         return False
     dtype = operands[0].dtype
     return dtype in _DTYPES and all(
@@ -45,7 +46,7 @@ def serves(*operands: Tensor) -> bool:
 def _norm_forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     out, inverse_root = torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
     _run(
-        *("diffattn_norm_forward", x, weight.float(), out, inverse_root),
+        *("diffattn_norm_forward", x, weight.float().contiguous(), out, inverse_root),
         *(inverse_root.numel(), x.shape[-1], eps),
     )
     return out, inverse_root
@@ -55,7 +56,7 @@ def _norm_backward(x: Tensor, weight: Tensor, inverse_root: Tensor, grad: Tensor
     rows, width = inverse_root.numel(), x.shape[-1]
     parts = x.new_empty((_function("diffattn_norm_parts")(rows), width), dtype=torch.float32)
     to_x = torch.empty_like(x)
-    _run("diffattn_norm_backward", x, weight.float(), inverse_root, grad, to_x, parts, rows, width)
+    _run("diffattn_norm_backward", x, weight.float().contiguous(), inverse_root, grad, to_x, parts, rows, width)
     return to_x, parts.sum(0).to(weight.dtype)
 
 

@@ -24,7 +24,8 @@ struct Rows {
 
     Rows(const Call& call, int64_t b, int64_t h, int64_t first)
         : call(call), b(b), h(h), first(first), count(int(std::min<int64_t>(BLOCK, call.queries - first))) {
-        length = call.lengths ? call.lengths[b] : call.keys;
+        // A compiled graph cannot check lengths at the door.
+        length = call.lengths ? std::clamp<int64_t>(call.lengths[b], 0, call.keys) : call.keys;
         position = length - call.queries + first;
         end = call.is_causal ? std::max<int64_t>(0, std::min(length, position + count)) : length;
         begin = call.window ? std::max<int64_t>(0, position - call.window + 1) : 0;

@@ -14,7 +14,7 @@ import os
 import torch
 from torch import Tensor
 
-from diffattn.ops.call import Call
+from diffattn.ops.call import Call, transformed
 
 FUSES_NORM = False
 MAX_WIDTH, MAX_VALUE_WIDTH = 256, 512
@@ -43,6 +43,8 @@ def unavailable() -> str | None:
 
 def refuses(call: Call) -> str | None:
     """Wide heads, float64, tensors elsewhere, and gradients of masks."""
+    if transformed():
+        return "torch.func and forward-mode differentiation need impl='reference'"
     q, given = call.queries[0], call.given
     if q.device.type != "cuda" and not _INTERPRETED:
         return f"the tensors are on {q.device}, it needs a CUDA device"
