@@ -18,7 +18,9 @@
 // wholly beyond it is not computed (SCORES leaves it unwritten) and not read (it must be 0 between the diagonal and the
 // edge of a microkernel's tile).
 //
-// A panel of B (depth x PANEL) stays in the level 1 cache while all rows of A pass by.
+// What is read again has to stay in the level 1 cache, where rows that lie a power of two apart (heads side by side in
+// memory) crowd into few places. So SCORES takes STRIPE keys at a time past the whole of Q^T, and the other two copy a
+// panel of B (depth x PANEL) together before the rows of A pass by.
 #pragma once
 #include <algorithm>
 
@@ -34,9 +36,10 @@ constexpr int TILE_ROWS = 6;
 enum Kind { SCORES, OVER_QUERIES, OVER_KEYS };
 constexpr int64_t NO_DIAGONAL = 1 << 30;
 
+// A function of its own each, so that the compiler gives its registers to the tile and not to the loops around it.
 template <class N, Kind KIND, int R, int VECS>
-static inline void tile(int depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c,
-                        int64_t c_stride, float alpha, bool add) {
+__attribute__((noinline)) static void tile(int depth, const float* a, int64_t a_stride, const float* b,
+                                           int64_t b_stride, float* c, int64_t c_stride, float alpha, bool add) {
     constexpr bool TRANSPOSED = KIND == OVER_KEYS;
     vec acc[R][VECS] = {};
     // Two pointers reach six rows with the processor's address arithmetic; more would spill.
@@ -95,7 +98,24 @@ static void panel(int rows, int whole_depth, const float* a, int64_t a_stride, c
     }
 }
 
-constexpr int MOST_ROWS = 128, MOST_DEPTH = 512;  // of a product whose last columns do not fill a register
+constexpr int STRIPE = 2 * TILE_ROWS;
+constexpr int MOST_ROWS = 128, MOST_DEPTH = 128;  // of a product over keys or queries
+
+// A panel whose rows of B are far apart, by way of a copy where enough rows of A use it.
+template <class N, Kind KIND, int VECS>
+static void gathered_panel(int rows, int depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+                           float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
+    constexpr int WIDTH = VECS * LANES, FAR = 128;
+    if (rows <= STRIPE || b_stride < FAR) {
+        panel<N, KIND, VECS>(rows, depth, a, a_stride, b, b_stride, c, c_stride, alpha, add, diagonal);
+        return;
+    }
+    alignas(64) float together[MOST_DEPTH * WIDTH];
+    for (int step = 0; step < depth; step++) {
+        for (int j = 0; j < WIDTH; j += LANES) store(together + step * WIDTH + j, load(b + step * b_stride + j));
+    }
+    panel<N, KIND, VECS>(rows, depth, a, a_stride, together, WIDTH, c, c_stride, alpha, add, diagonal);
+}
 
 // The last columns, fewer than a register holds: through copies that are padded with zeros.
 template <class N, Kind KIND>
@@ -114,31 +134,47 @@ static void last_columns(int rows, int columns, int depth, const float* a, int64
     }
 }
 
+// SCORES of a stripe of keys: `columns` fills registers.
+template <class N>
+static void scores(int rows, int columns, int depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+                   float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
+    constexpr int WIDTH = PANEL * LANES;
+    int done = 0;
+    const auto visible = [&](int width) { return int(std::clamp<int64_t>(diagonal + done + width, 0, rows)); };
+    for (; done + WIDTH <= columns; done += WIDTH)
+        panel<N, SCORES, PANEL>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+                                diagonal);
+    for (; PANEL > 2 && done + 2 * LANES <= columns; done += 2 * LANES)
+        panel<N, SCORES, 2>(visible(2 * LANES), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+                            diagonal);
+    for (; done < columns; done += LANES)
+        panel<N, SCORES, 1>(visible(LANES), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+                            diagonal);
+}
+
 // C[rows, columns] (row stride c_stride) = alpha * A[rows, depth] B[depth, columns] (+ C); depth, and the strides of A
 // and B, in the units of N (see numbers.h).
 template <class N, Kind KIND>
 static void product(int rows, int columns, int depth, const float* a, int64_t a_stride, const float* b,
                     int64_t b_stride, float* c, int64_t c_stride, float alpha, bool add, int64_t diagonal) {
-    int done = 0;
-    const auto visible = [&](int width) {
-        return KIND == SCORES ? int(std::clamp<int64_t>(diagonal + done + width, 0, rows)) : rows;
-    };
-    for (constexpr int WIDTH = PANEL * LANES; done + WIDTH <= columns; done += WIDTH)
-        panel<N, KIND, PANEL>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
-                              diagonal);
-#ifdef __AVX512F__
-    if (constexpr int WIDTH = 2 * LANES; done + WIDTH <= columns) {
-        panel<N, KIND, 2>(visible(WIDTH), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
-                          diagonal);
-        done += WIDTH;
+    if constexpr (KIND == SCORES) {
+        for (int r = 0; r < rows; r += STRIPE)
+            scores<N>(std::min(STRIPE, rows - r), columns, depth, a + r * a_stride, a_stride, b, b_stride,
+                      c + r * c_stride, c_stride, alpha, add, diagonal - r);
+    } else {
+        constexpr int WIDTH = PANEL * LANES;
+        int done = 0;
+        for (; done + WIDTH <= columns; done += WIDTH)
+            gathered_panel<N, KIND, PANEL>(rows, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+                                           diagonal);
+        for (; PANEL > 2 && done + 2 * LANES <= columns; done += 2 * LANES)
+            gathered_panel<N, KIND, 2>(rows, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+                                       diagonal);
+        for (; done + LANES <= columns; done += LANES)
+            gathered_panel<N, KIND, 1>(rows, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
+                                       diagonal);
+        if (done < columns)
+            last_columns<N, KIND>(rows, columns - done, depth, a, a_stride, b + done, b_stride, c + done, c_stride,
+                                  alpha, add, diagonal);
     }
-#endif
-    if (done + LANES <= columns) {
-        panel<N, KIND, 1>(visible(LANES), depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha, add,
-                          diagonal);
-        done += LANES;
-    }
-    if (done < columns)
-        last_columns<N, KIND>(rows, columns - done, depth, a, a_stride, b + done, b_stride, c + done, c_stride, alpha,
-                              add, diagonal);
 }
