@@ -28,7 +28,9 @@ from diffattn.ops.reference import compute_dtype
 FUSES_NORM = False
 
 ROWS = 128
-"""Of one product in a tile: R times the heads that share a group."""
+"""Of one product in a tile: R times the heads that share a group. Twice as many for long sequences, where the part of a
+tile that the causal rule hides is small (0.61 for 0.65 of four calls' time with 4096 queries)."""
+LONG = 2048
 ELEMENTS = 2**20
 """Of one map of a tile on a CPU, unless one group has more: less leaves the interpreter with a share of the time."""
 
@@ -114,7 +116,8 @@ def _sizes(call: Call) -> tuple[int, int, int]:
     """Queries of a tile, groups of a tile, elements of a map of the largest tile."""
     (_, heads, queries, _), (_, groups, keys, _) = call.queries[0].shape, call.keys[0].shape
     share = heads // groups
-    height = max(1, min(ROWS // share, queries))
+    rows = 2 * ROWS if queries >= LONG else ROWS
+    height = max(1, min(rows // share, queries))
     if call.given.window is not None and call.given.key_lengths is None:
         keys = min(keys, call.given.window + height - 1)
     one = share * height * (keys + (call.sink is not None))
