@@ -26,11 +26,7 @@
 
 #include "vector.h"
 
-#ifdef __AVX512F__
-constexpr int PANEL = 4;  // in registers
-#else
-constexpr int PANEL = 2;
-#endif
+constexpr int PANEL = LANES / 4;  // in registers
 constexpr int TILE_ROWS = 6;
 
 enum Kind { SCORES, OVER_QUERIES, OVER_KEYS };

@@ -1,5 +1,6 @@
 // One register of floats, and what else the kernels need of the processor. Everything here compiles for 8 lanes (AVX2)
-// and for 16 (AVX512) from the same lines: the compiler's vector types carry the arithmetic.
+// and for 16 (AVX512) from the same lines: the compiler's vector types carry the arithmetic. With DIFFATTN_WIDE it is 16
+// on any processor, so that the wide kernels can be tested where there is no AVX512.
 #pragma once
 #include <immintrin.h>
 
@@ -7,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__) || defined(DIFFATTN_WIDE)
 constexpr int LANES = 16;
 #else
 constexpr int LANES = 8;
@@ -25,6 +26,10 @@ static inline void store(float* to, vec x) { *reinterpret_cast<unaligned_vec*>(t
 static inline vec splat(float x) {
 #ifdef __AVX512F__
     return (vec)_mm512_set1_ps(x);
+#elif defined(DIFFATTN_WIDE)
+    vec all;
+    for (int i = 0; i < LANES; i++) all[i] = x;
+    return all;
 #else
     return (vec)_mm256_set1_ps(x);
 #endif
@@ -35,6 +40,8 @@ static inline vec splat(float x) {
 static inline vec larger(vec x, vec otherwise) {
 #ifdef __AVX512F__
     return (vec)_mm512_max_ps((__m512)x, (__m512)otherwise);
+#elif defined(DIFFATTN_WIDE)
+    return x > otherwise ? x : otherwise;
 #else
     return (vec)_mm256_max_ps((__m256)x, (__m256)otherwise);
 #endif
@@ -43,6 +50,10 @@ static inline vec larger(vec x, vec otherwise) {
 static inline float sum(vec x) {
 #ifdef __AVX512F__
     return _mm512_reduce_add_ps((__m512)x);
+#elif defined(DIFFATTN_WIDE)
+    float total = 0;
+    for (int i = 0; i < LANES; i++) total += x[i];
+    return total;
 #else
     __m128 half = _mm256_castps256_ps128((__m256)x) + _mm256_extractf128_ps((__m256)x, 1);
     half += _mm_movehl_ps(half, half);
