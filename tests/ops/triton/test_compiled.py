@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 SUPPORT = Path(__file__).resolve().parents[2] / "support"
-# Names of `gpu_compiler.CASES`, which cannot be imported: it imports triton.
-CASES = ["causal", "float16", "float32", "everything", "one map", "wide", "widest", "widest float32", "window"]
+# Of `gpu_compiler.CASES`, the most different ones; they cannot be imported: it imports triton.
+CASES = ["causal", "float32", "everything", "widest"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("capability", "name"), [*((90, name) for name in CASES), (80, "causal"), (80, "widest")])
+@pytest.mark.parametrize(("capability", "name"), [*((90, name) for name in CASES), (80, "widest")])
 def test_every_kernel_compiles(capability: int, name: str, tmp_path: Path) -> None:
     """Compute capability 9.0 is an H100 or H200, 8.0 an A100; 16-bit products are on their tensor cores."""
     surroundings = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}

@@ -116,7 +116,9 @@ def combined_kernel(
     inverse1, top1, _ = finish_rows(top1, sum1)
     inverse2, top2, _ = finish_rows(top2, sum2)
     top1, inverse1, top2 = top1[:, None], inverse1[:, None], top2[:, None]
-    inverse2 = inverse2[:, None] * load(lam, batch, head, start_m, 0, T, 1, BLOCK_M, 1, True)
+    # A row that attends nothing is 0 whatever its lam.
+    factor = load(lam, batch, head, start_m, 0, T, 1, BLOCK_M, 1, True)
+    inverse2 = tl.where(inverse2[:, None] == 0.0, 0.0, inverse2[:, None] * factor)
     acc = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
     if rules.window is not None:
         acc = read_range(

@@ -124,5 +124,6 @@ def combine_kernel(
         second = combine_parts(
             part2, maximum, total, sink, 1, batch, head, row, column, B, H, T, SPLITS, FACTOR, E, PLAIN, PARTS
         )
-        result -= load(lam, batch, head, row, 0, T, 1, 1, 1, True) * second
+        # A row that attends nothing is 0 whatever its lam.
+        result -= tl.where(second == 0.0, 0.0, load(lam, batch, head, row, 0, T, 1, 1, 1, True) * second)
     store(out, result, batch, head, row, channel, T, E, 1, BLOCK_E)

@@ -137,7 +137,8 @@ def forward_kernel(
         inverse, top2, log2 = finish_rows(top2, sum2)
         read2 = acc2 * inverse[:, None]
         factor = load(lam, batch, head, start_m, 0, T, 1, BLOCK_M, 1, True)
-        result = read1 - factor * read2
+        # A row that attends nothing is 0 whatever its lam.
+        result = read1 - tl.where(inverse[:, None] == 0.0, 0.0, factor) * read2
     store(out, result, batch, head, start_m, channel, T, E, BLOCK_M, BLOCK_E)
     if SAVE:
         if MAPS == 2:

@@ -171,6 +171,12 @@ def _differentiate(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | No
         return (None,) * 14
     if q2 is None:
         first = out
+    if any(x is not None for x in tensors[7:10]) or tensors[0].shape[2] > tensors[1].shape[2]:
+        # A row that attends nothing passes nothing on, whatever its gradient and its lam.
+        empty = log_sum[0, ..., None] == torch.inf
+        grad = grad.masked_fill(empty, 0.0)
+        if tensors[5] is not None:
+            tensors[5] = tensors[5].expand(empty.shape).masked_fill(empty, 0.0)
     dq1, dk1, dq2, dk2, dv, inner = backward(
         grad, first, second, maximum, log_sum, *tensors, ctx.is_causal, ctx.window, ctx.scale
     )
