@@ -147,10 +147,10 @@ def _fastest(call: Call) -> str:
     """By benchmarks/attention.json, of a Zen 3 (AVX2, one thread, float32).
 
     On a CPU the fused kernel was the fastest in 51 of 52 cases, of training and of decoding, and level with torch's
-    attention in the other, one map of 32 x 32; as it is with one map of 4096 x 4096. For what it does not serve: the
-    plain formula up to 96 x 96 maps and for up to 16 queries; torch's attention beyond, except that two maps of 512 x 512
-    and more are faster in blocks, and masks only there need no T x S memory. No accelerator has been measured, so there it
-    is torch's.
+    attention in the other (one map of 32 x 32) and for one map of 4096 x 4096. For what it does not serve: the plain
+    formula up to 96 x 96 maps and for up to 16 queries; torch's attention beyond, except that two maps of 512 x 512
+    and more are faster in blocks, and masks only there need no T x S memory. No accelerator has been measured, so
+    there it is torch's.
     """
     q, mask = call.queries[0], call.given.attn_mask
     if transformed():
