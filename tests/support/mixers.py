@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.positions import rotary_tables
-from diffattn.variants.base import Draw, Mixer, MixerConfig, Site, Where
-from support.implementations import home, narrowest
+from diffattn.variants.base import Draw, Mixer, MixerConfig, Site, Where, get
+from support.implementations import RUNNING, home, narrowest
 
 WIDTH = 32
 SITE = Site(width=WIDTH, layer=1, layers=3, context=16)
@@ -22,10 +22,26 @@ def config_of(name: str, impl: str = "auto", **options: Any) -> MixerConfig:
 def mixer_of(
     name: str, dtype: torch.dtype | None = None, site: Site = SITE, seed: int = 0, impl: str = "auto", **options: Any
 ) -> Mixer:
-    """With weights, in float64 where the implementation serves it."""
+    """With starting weights, in float64 where the implementation serves it."""
     mixer = config_of(name, impl, **options).build(site)
     mixer.init_weights(Draw(seed))
     return mixer.to(dtype or home(impl).dtype)
+
+
+def stirred_mixer_of(name: str, dtype: torch.dtype | None = None, seed: int = 0, **options: Any) -> Mixer:
+    """As after some training: variants start with zeros behind which parameters have no effect yet."""
+    mixer = mixer_of(name, torch.float64, seed=seed, **options)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in mixer.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return mixer.to(dtype or home(options.get("impl", "auto")).dtype)
+
+
+def served_by(name: str) -> list[str]:
+    """The implementations that run here and serve this variant."""
+    served = get(name).implementations
+    return [impl for impl in RUNNING if served is None or impl in served]
 
 
 def tokens_of(batch: int, tokens: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:

@@ -76,6 +76,32 @@ def build_mask(
     `part` (of the queries, of the keys) asks for this part of the mask alone; a row is then empty if it may attend none
     of these keys. Memory O(T * S) of what is asked for, times B or H only where a restriction differs between them.
     """
+    visible, bias = visibility(given, queries, keys, device, dtype, part)
+    if visible is None and bias is None:
+        return Mask(None, None)
+    empty = None
+    if visible is not None and _rows_can_be_empty(given, queries, keys):
+        empty = ~visible.any(-1, keepdim=True)
+        visible = visible | empty
+    if bias is not None and visible is not None:
+        bias = bias if empty is None else bias.masked_fill(empty, 0.0)
+        bias = torch.where(visible, bias, -torch.inf)
+    return Mask(visible if bias is None else bias, empty)
+
+
+def visibility(
+    given: Restrictions,
+    queries: int,
+    keys: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    part: tuple[range, range] | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Who may attend to whom (bool; None: all to all), and what a float mask and slopes add to the logits of `dtype`.
+
+    Both of 4 dimensions, broadcastable to [B, H, T, S]; arguments as in `build_mask`. A float mask's -inf hides, and
+    stands in both.
+    """
     query_at = _query_positions(given.key_lengths, queries, keys, device)
     key_at = torch.arange(keys, device=device)
     attn_mask, columns = given.attn_mask, slice(None)
@@ -95,16 +121,7 @@ def build_mask(
         _may_attend(attn_mask),
     )
     bias = _bias(attn_mask, given.alibi, query_at, key_at, dtype)
-    if visible is None and bias is None:
-        return Mask(None, None)
-    empty = None
-    if visible is not None and _rows_can_be_empty(given, queries, keys):
-        empty = ~visible.any(-1, keepdim=True)
-        visible = visible | empty
-    if bias is not None and visible is not None:
-        bias = bias if empty is None else bias.masked_fill(empty, 0.0)
-        bias = torch.where(visible, bias, -torch.inf)
-    return Mask(_of_four_dimensions(visible if bias is None else bias), _of_four_dimensions(empty))
+    return _of_four_dimensions(visible), _of_four_dimensions(bias)
 
 
 def reach(given: Restrictions, rows: range, queries: int, keys: int) -> range:

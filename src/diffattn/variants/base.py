@@ -46,6 +46,10 @@ class Where:
 
     positions: tuple[Tensor, Tensor] | None = None
     """Rotary (cos, sin), each [T, R/2] or [B, T, R/2]; None: no rotary."""
+    key_positions: tuple[Tensor, Tensor] | None = None
+    """The same for the keys, where theirs are other tables (xPos); None: those of the queries."""
+    alibi: Tensor | None = None
+    """[H]: slopes of a distance bias on the logits of every map, one for each output head; None: no bias."""
     attn_mask: Tensor | None = None
     """Boolean (True: may attend) or additive, broadcastable to [B, H, T, S]."""
     is_causal: bool = True
@@ -67,6 +71,7 @@ class Where:
             "window": self.window,
             "documents": self.documents,
             "key_lengths": self.key_lengths,
+            "alibi": self.alibi,
         }
 
 
@@ -97,6 +102,8 @@ class Branch(NamedTuple):
 class Mixer(nn.Module):
     """Base class of the layers. Its weights have no values before `init_weights` is called."""
 
+    refuses: frozenset[str] = frozenset()
+    """Fields of `Where` that this layer has no meaning for."""
     head_dim: int
     """Width of one query or key head: the most channels that rotary can turn."""
 
@@ -121,9 +128,19 @@ class Mixer(nn.Module):
         first, *rest = (branch.coefficient * branch.map for branch in self.branches(x, where))
         return sum(rest, first)
 
+    def logit_factors(self, x: Tensor, where: Where) -> list[tuple[Tensor, Tensor]]:
+        """Give for each map queries [B, N, T, D] and keys [B, G, S, D], N % G == 0, whose products are its logits.
+
+        The logits are those before mask and position bias, every learned scale included.
+        """
+        raise NotImplementedError
+
     def lam(self, x: Tensor) -> Tensor | None:
         """Give λ: a scalar or [H] where it is a weight, [B, T, H] where it depends on x, None where there is none."""
         return None
+
+    def advance(self, share: float) -> None:
+        """Take note that this share of the training's steps, 0 to 1, lies behind; most layers do not care."""
 
     def init_weights(self, draw: Draw) -> None:
         """Fill every parameter with its starting value."""
@@ -135,6 +152,10 @@ class MixerConfig:
     """Base class of the variants' configs; `register` gives each its name."""
 
     name: ClassVar[str] = ""
+    implementations: ClassVar[tuple[str, ...] | None] = None
+    """Those that can serve this variant; None: all."""
+    refuses: ClassVar[frozenset[str]] = frozenset()
+    """Fields of `Where` that have no meaning for this variant: a call with one of them is a ValueError."""
 
     impl: str = "auto"
     """Implementation of the operator; one that cannot serve a call is an error."""

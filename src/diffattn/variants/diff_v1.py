@@ -16,6 +16,7 @@ from diffattn.variants.parts import (
     check_eps,
     fill,
     is_number,
+    layer_cost,
     pairs,
     projection_weights,
     training_flops,
@@ -72,17 +73,20 @@ class DiffV1(HeadsConfig):
     def cost(self, site: Site) -> Cost:
         """Give parameters, FLOPs and cache of the layer at this site."""
         self.validate(site)
-        key_dim = self.key_dim(site)
         matrices = projection_weights(self, site, 2 * self.heads, 2 * self.groups)
+        cached = 4 * self.groups * self.key_dim(site)
+        return layer_cost(matrices, self.vectors(site), self.attention_flops(site), cached)
+
+    def vectors(self, site: Site) -> int:
+        """Count the parameters beside the projections' matrices: those of λ, the norm's weight, biases."""
+        key_dim = self.key_dim(site)
         lambdas = {"exp": 4 * key_dim, "scalar": 1, "per_head": self.heads, "sigmoid": 1, "fixed": 0}[self.lam]
         biases = (2 * self.heads + 4 * self.groups) * key_dim + site.width if self.biases else 0
-        algebra, executed = training_flops(self, site, maps=2)
-        return Cost(
-            parameters=matrices + lambdas + biases + 2 * key_dim * (self.norm == "weight"),
-            flops_algebra=6 * matrices + algebra,
-            flops_executed=6 * matrices + executed,
-            cache_bytes=4 * 4 * self.groups * key_dim,
-        )
+        return lambdas + biases + 2 * key_dim * (self.norm == "weight")
+
+    def attention_flops(self, site: Site) -> tuple[int, int]:
+        """Count the FLOPs per token of the products with keys and values: (algebra, executed)."""
+        return training_flops(self, site, maps=2)
 
     def build(self, site: Site) -> "DiffV1Mixer":
         """Validate and make the layer."""
@@ -111,17 +115,22 @@ class DiffV1Mixer(ProjectedMixer):
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
         q, k, v = self.read(x, where, state)
-        (q1, q2), (k1, k2) = pairs(q), pairs(k)
-        heads = normed_diff_attention(
+        return self.write(self.attend(pairs(q), pairs(k), v, self._broadcast(self.lam(x)), where))
+
+    def attend(
+        self, q: tuple[Tensor, Tensor], k: tuple[Tensor, Tensor], v: Tensor, lam: Tensor, where: Where
+    ) -> Tensor:
+        """Give the output heads [B, H, T, E], norm and gain included; what other two-map layers write anew."""
+        (q1, q2), (k1, k2) = q, k
+        return normed_diff_attention(
             *(q1, k1, q2, k2, v),
-            self._broadcast(self.lam(x)),
+            lam,
             self.norm_weight,
             self.norm_eps,
             1.0 - self.lambda_init,
             **where.restrictions(),
             impl=self.impl,
         )
-        return self.write(heads)
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give A1 with coefficient 1 and A2 with coefficient -λ; the norm behind them is left out."""
@@ -130,6 +139,11 @@ class DiffV1Mixer(ProjectedMixer):
         first, second = diff_attention_maps(q1, k1, q2, k2, **where.restrictions())
         lam = self._broadcast(self.lam(x))
         return [Branch("A1", first.new_ones(()), first), Branch("A2", -lam, second)]
+
+    def logit_factors(self, x: Tensor, where: Where) -> list[tuple[Tensor, Tensor]]:
+        """Give queries / sqrt(D) and keys of both maps."""
+        ((q, k),) = super().logit_factors(x, where)
+        return list(zip(pairs(q), pairs(k), strict=True))
 
     def lam(self, x: Tensor) -> Tensor:
         """Give λ as a scalar, or [H] where each head has its own; float32 whatever the stored dtype."""

@@ -8,7 +8,16 @@ from torch import Tensor, nn
 from diffattn.ops import diff_attention_maps
 from diffattn.ops.normed import normed_diff_attention
 from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
-from diffattn.variants.parts import HeadsConfig, ProjectedMixer, fill, pairs, projection_weights, training_flops, wide
+from diffattn.variants.parts import (
+    HeadsConfig,
+    ProjectedMixer,
+    fill,
+    layer_cost,
+    pairs,
+    projection_weights,
+    training_flops,
+    wide,
+)
 
 
 @register("diff_v2")
@@ -20,13 +29,7 @@ class DiffV2(HeadsConfig):
         """Give parameters, FLOPs and cache of the layer at this site."""
         self.validate(site)
         matrices = projection_weights(self, site, 2 * self.heads, self.groups) + site.width * self.heads
-        algebra, executed = training_flops(self, site, maps=2)
-        return Cost(
-            parameters=matrices,
-            flops_algebra=6 * matrices + algebra,
-            flops_executed=6 * matrices + executed,
-            cache_bytes=4 * 2 * self.groups * self.key_dim(site),
-        )
+        return layer_cost(matrices, 0, training_flops(self, site, maps=2), 2 * self.groups * self.key_dim(site))
 
     def build(self, site: Site) -> "DiffV2Mixer":
         """Validate and make the layer."""
@@ -56,6 +59,12 @@ class DiffV2Mixer(ProjectedMixer):
         first, second = diff_attention_maps(q1, k, q2, k, **where.restrictions())
         lam = self.lam(x).transpose(1, 2)[..., None]
         return [Branch("A1", first.new_ones(()), first), Branch("A2", -lam, second)]
+
+    def logit_factors(self, x: Tensor, where: Where) -> list[tuple[Tensor, Tensor]]:
+        """Give the queries / sqrt(D) of both maps, each with the shared keys."""
+        ((q, k),) = super().logit_factors(x, where)
+        q1, q2 = pairs(q)
+        return [(q1, k), (q2, k)]
 
     def lam(self, x: Tensor) -> Tensor:
         """Give λ of each token and head, [B, T, H], float32 whatever the stored dtype."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from diffattn.ops import implementations
 from diffattn.ops.dispatch import taken_by_auto
 from diffattn.ops.positions import apply_rotary
-from diffattn.variants.base import Draw, Mixer, MixerConfig, Site, Where, check_whole
+from diffattn.variants.base import Cost, Draw, Mixer, MixerConfig, Site, Where, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,9 @@ class HeadsConfig(MixerConfig):
                 f"{self.name}: width {site.width} does not divide by {share} ({self.heads} output heads, each "
                 f"{self.values_per_key} x head_dim wide); change heads or width, or set head_dim"
             )
-        if self.impl not in ("auto", *implementations()):
-            raise ValueError(f"impl: got {self.impl!r}, needs auto or one of {', '.join(implementations())}")
+        served = self.implementations or tuple(implementations())
+        if self.impl not in ("auto", *served):
+            raise ValueError(f"impl: got {self.impl!r}, needs auto or one of {', '.join(served)} for {self.name}")
 
 
 class ProjectedMixer(Mixer):
@@ -69,6 +70,7 @@ class ProjectedMixer(Mixer):
         self.head_dim = config.key_dim(site)
         self.value_dim = self.head_dim * config.values_per_key
         self.impl = config.impl
+        self.variant, self.refuses = config.name, config.refuses
         self.q = nn.Linear(site.width, queries * self.head_dim, bias=biases)
         self.k = nn.Linear(site.width, keys * self.head_dim, bias=biases)
         self.v = nn.Linear(site.width, self.groups * self.value_dim, bias=biases)
@@ -76,13 +78,17 @@ class ProjectedMixer(Mixer):
 
     def read(self, x: Tensor, where: Where, state: dict[str, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
         """Give q [B, queries, T, D], k [B, keys, S, D], v [B, G, S, E], rotated; with a state, its whole buffers."""
+        for field in self.refuses:
+            if getattr(where, field) is not None:
+                raise ValueError(f"{field}: {self.variant} has no meaning for it; leave it out")
         source = x if where.memory is None else where.memory
         q = _split(self.q(x), self.queries)
         k = _split(self.k(source), self.keys)
         v = _split(self.v(source), self.groups)
         if where.positions is not None:
             assert where.memory is None, "keys of a memory have no positions of their own: pass positions=None"
-            q, k = apply_rotary(q, *where.positions), apply_rotary(k, *where.positions)
+            q = apply_rotary(q, *where.positions)
+            k = apply_rotary(k, *(where.key_positions or where.positions))
         if state is not None:
             assert where.key_lengths is not None, "a state needs key_lengths, the lengths after this call's tokens"
             k = _store(state["k"], k, where.key_lengths)
@@ -92,6 +98,11 @@ class ProjectedMixer(Mixer):
     def write(self, heads: Tensor) -> Tensor:
         """Map the output heads [B, H, T, E] back to [B, T, W]."""
         return self.o(heads.transpose(1, 2).flatten(2))
+
+    def logit_factors(self, x: Tensor, where: Where) -> list[tuple[Tensor, Tensor]]:
+        """Give queries / sqrt(D) and keys, of one map."""
+        q, k, _ = self.read(x, where, None)
+        return [(q * self.head_dim**-0.5, k)]
 
     def new_state(self, batch: int, capacity: int, device: Any = None, dtype: Any = None) -> dict[str, Tensor]:
         """Allocate k [B, keys, capacity, D], kept after rotation, and v [B, G, capacity, E], zero-filled."""
@@ -147,6 +158,18 @@ def fill(parameter: Tensor, values: Tensor) -> None:
 def wide(x: Tensor) -> Tensor:
     """Give x in float32, or as it is where it is float64."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+def layer_cost(matrices: int, vectors: int, attention: tuple[int, int], cached: int) -> Cost:
+    """Add up a layer: entries of matrices that tokens are multiplied by, all other parameters, (algebra, executed)
+    FLOPs per token of the products with keys and values, numbers per token that decoding remembers."""
+    algebra, executed = attention
+    return Cost(
+        parameters=matrices + vectors,
+        flops_algebra=6 * matrices + algebra,
+        flops_executed=6 * matrices + executed,
+        cache_bytes=4 * cached,
+    )
 
 
 def projection_weights(config: HeadsConfig, site: Site, queries: int, keys: int) -> int:

@@ -8,7 +8,14 @@ from torch import Tensor, nn
 from diffattn.ops import attention_maps
 from diffattn.ops.normed import normed_attention
 from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
-from diffattn.variants.parts import HeadsConfig, ProjectedMixer, check_eps, projection_weights, training_flops
+from diffattn.variants.parts import (
+    HeadsConfig,
+    ProjectedMixer,
+    check_eps,
+    layer_cost,
+    projection_weights,
+    training_flops,
+)
 
 
 @register("softmax")
@@ -33,13 +40,7 @@ class Softmax(HeadsConfig):
         self.validate(site)
         matrices = projection_weights(self, site, self.heads, self.groups)
         extra = self.key_dim(site) * self.norm + self.heads * self.temperature
-        algebra, executed = training_flops(self, site, maps=1)
-        return Cost(
-            parameters=matrices + extra,
-            flops_algebra=6 * matrices + algebra,
-            flops_executed=6 * matrices + executed,
-            cache_bytes=4 * 2 * self.groups * self.key_dim(site),
-        )
+        return layer_cost(matrices, extra, training_flops(self, site, maps=1), 2 * self.groups * self.key_dim(site))
 
     def build(self, site: Site) -> "SoftmaxMixer":
         """Validate and make the layer."""
@@ -72,6 +73,10 @@ class SoftmaxMixer(ProjectedMixer):
         q, k, _ = self.read(x, where, None)
         map = attention_maps(self._tempered(q), k, **where.restrictions())
         return [Branch("A", map.new_ones(()), map)]
+
+    def logit_factors(self, x: Tensor, where: Where) -> list[tuple[Tensor, Tensor]]:
+        """Give tempered queries / sqrt(D) and keys."""
+        return [(self._tempered(q), k) for q, k in super().logit_factors(x, where)]
 
     def init_weights(self, draw: Draw) -> None:
         """Fill the projections as `ProjectedMixer.init_weights` does; the norm's weight and the temperatures with 1."""

@@ -1,0 +1,124 @@
+"""Layers whose map is no softmax, or no plain difference of two: it is computed entry by entry (`ops/rows.py`).
+
+Only impl="reference" serves them. Letters as in `diffattn.ops`.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor
+
+from diffattn.ops.call import Norm
+from diffattn.ops.masks import Restrictions
+from diffattn.ops.reference import grouped_product, normed
+from diffattn.ops.rows import View, by_rows, tile_height
+from diffattn.variants.base import Branch, Cost, Site, Where
+from diffattn.variants.diff_v1 import DiffV1, DiffV1Mixer
+from diffattn.variants.parts import HeadsConfig, ProjectedMixer, layer_cost, projection_weights, wide
+
+
+class OneMapConfig(HeadsConfig):
+    """An attention with the baseline's projections and a map of another form."""
+
+    implementations: ClassVar[tuple[str, ...] | None] = ("reference",)
+
+    def vectors(self, site: Site) -> int:
+        """Count the parameters beside the projections."""
+        return 0
+
+    def cost(self, site: Site) -> Cost:
+        """Give parameters, FLOPs and cache of the layer at this site."""
+        self.validate(site)
+        matrices = projection_weights(self, site, self.heads, self.groups)
+        cached = 2 * self.groups * self.key_dim(site)
+        return layer_cost(matrices, self.vectors(site), entry_flops(self, site, maps=1), cached)
+
+
+class OneMapMixer(ProjectedMixer):
+    """out_h = f(q_h k_g^T / sqrt(D)) v_g, g = h // (H / G)."""
+
+    def __init__(self, config: HeadsConfig, site: Site) -> None:
+        super().__init__(config, site, queries=config.heads, keys=config.groups)
+
+    def weights(self, logits: Tensor, view: View) -> Tensor:
+        """Give the map [B, H, T, S] of logits before bias and mask; what a query does not see has weight 0."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
+        """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
+        q, k, v = self.read(x, where, state)
+        k, wide_v = wide(k), wide(v)
+
+        def attend(rows: Sequence[Tensor], view: View) -> Tensor:
+            return grouped_product(self.weights(self._logits(rows[0], k), view), wide_v)
+
+        heads = by_rows(attend, [q], k.shape[2], Restrictions(**where.restrictions()))
+        return self.write(heads.to(v.dtype))
+
+    def branches(self, x: Tensor, where: Where) -> list[Branch]:
+        """Give the one map, A."""
+        q, k, _ = self.read(x, where, None)
+        k = wide(k)
+
+        def look(rows: Sequence[Tensor], view: View) -> Tensor:
+            return self.weights(self._logits(rows[0], k), view)
+
+        found = by_rows(look, [q], k.shape[2], Restrictions(**where.restrictions()))
+        return [Branch("A", found.new_ones(()), found)]
+
+    def _logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return grouped_product(q * self.head_dim**-0.5, k.mT)
+
+
+class BracketConfig(DiffV1):
+    """V1 with something else in the place of A1 - λ A2."""
+
+    implementations: ClassVar[tuple[str, ...] | None] = ("reference",)
+
+    def attention_flops(self, site: Site) -> tuple[int, int]:
+        """Count the FLOPs per token of the products with keys and values: (algebra, executed)."""
+        return entry_flops(self, site, maps=2)
+
+
+class BracketMixer(DiffV1Mixer):
+    """head_h = (1 - lambda_init) RMSNorm(f(A1, A2, λ) v_g), with V1's pairs, λ and norm."""
+
+    def bracket(self, first: Tensor, second: Tensor, lam: Tensor) -> Tensor:
+        """Give the map [B, H, T, S] from A1 and A2, whose hidden entries are 0, and λ, which broadcasts to them."""
+        raise NotImplementedError
+
+    def attend(
+        self, q: tuple[Tensor, Tensor], k: tuple[Tensor, Tensor], v: Tensor, lam: Tensor, where: Where
+    ) -> Tensor:
+        """Give the output heads [B, H, T, E], norm and gain included."""
+        k1, k2, wide_v = wide(k[0]), wide(k[1]), wide(v)
+
+        def read(rows: Sequence[Tensor], view: View) -> Tensor:
+            first, second = self._maps(rows, (k1, k2), view)
+            return grouped_product(self.bracket(first, second, lam), wide_v)
+
+        heads = by_rows(read, q, v.shape[2], Restrictions(**where.restrictions()))
+        return normed(heads, Norm(self.norm_weight, self.norm_eps, 1.0 - self.lambda_init)).to(v.dtype)
+
+    def branches(self, x: Tensor, where: Where) -> list[Branch]:
+        """Give A1, -λ A2, and what the bracket adds to their sum; the norm behind them is left out."""
+        first, second = super().branches(x, where)
+        lam = -second.coefficient
+        rest = self.bracket(first.map, second.map, lam) - (first.map - lam * second.map)
+        return [first, second, Branch("bracket", first.map.new_ones(()), rest)]
+
+    def _maps(self, rows: Sequence[Tensor], keys: tuple[Tensor, Tensor], view: View) -> tuple[Tensor, Tensor]:
+        scale = self.head_dim**-0.5
+        first, second = (view.softmax(grouped_product(q * scale, k.mT)) for q, k in zip(rows, keys, strict=True))
+        return first, second
+
+
+def entry_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int]:
+    """Count the FLOPs per token of the products with keys and values: (algebra, executed), forward and backward.
+
+    Executed is the same as algebra for sequences of one tile; beyond, each tile is computed twice (at batch 1).
+    """
+    key_dim = config.key_dim(site)
+    forward = 2 * config.heads * site.context * (maps * key_dim + key_dim * config.values_per_key)
+    again = tile_height(config.heads, site.context, site.context) < site.context
+    return 3 * forward, (4 if again else 3) * forward
