@@ -111,6 +111,14 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path):
     assert _checkpoints(tmp_path) == ["step-000004", "step-000005", "step-000006"]
 
 
+def test_lambda_of_each_head_is_reported_where_heads_differ(tmp_path, finished):
+    train(tiny_run("diff_v2", evals=1, steps=1), tmp_path, quiet=True)
+    for layer in rows(tmp_path, "lambda")[0]["layers"]:
+        assert len(layer["heads"]) > 1
+        assert sum(layer["heads"]) / len(layer["heads"]) == pytest.approx(layer["mean"])
+    assert not any("heads" in layer for row in rows(finished[0], "lambda") for layer in row["layers"])
+
+
 def test_softmax_has_no_lambda_to_report(tmp_path):
     train(tiny_run("softmax", evals=1, steps=1), tmp_path, quiet=True)
     assert [row["layers"] for row in rows(tmp_path, "lambda")] == [[None, None]]

@@ -77,7 +77,8 @@ def _scalars(row: dict[str, Any]) -> dict[str, float]:
             numbers[f"{row['kind']}/{name}"] = value
     for layer, summary in enumerate(row.get("layers", ())):
         for name, value in (summary or {}).items():
-            numbers[f"{row['kind']}/layer_{layer}_{name}"] = value
+            if not isinstance(value, list):
+                numbers[f"{row['kind']}/layer_{layer}_{name}"] = value
     return numbers
 
 

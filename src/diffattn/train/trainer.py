@@ -277,8 +277,11 @@ class _Loop:
         )
 
 
-def _summary(lam: Tensor) -> dict[str, float]:
-    """A layer's λ over its heads and, where it depends on them, tokens."""
+def _summary(lam: Tensor) -> dict[str, Any]:
+    """A layer's λ over its heads and, where it depends on them, tokens; each head's mean where there are several."""
     lam = lam.float()
     values = torch.stack((lam.mean(), lam.min(), lam.max(), (lam < 0).float().mean(), (lam > 1).float().mean()))
-    return dict(zip(("mean", "min", "max", "below_0", "above_1"), values.tolist(), strict=True))
+    summary: dict[str, Any] = dict(zip(("mean", "min", "max", "below_0", "above_1"), values.tolist(), strict=True))
+    if lam.dim() and lam.shape[-1] > 1:
+        summary["heads"] = lam.reshape(-1, lam.shape[-1]).mean(0).tolist()
+    return summary
