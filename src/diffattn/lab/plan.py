@@ -4,43 +4,23 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, Self
 
 from diffattn.data import SyntheticData, TextData
+from diffattn.lab.arms import Arm, Contrast, plain_fields
 from diffattn.lab.budget import match
 from diffattn.model.config import ModelConfig
 from diffattn.train.config import RunConfig, TrainConfig
-from diffattn.variants.base import MixerConfig
+
+__all__ = ["Arm", "Contrast", "Plan", "Resolved", "Run", "Task", "judged_runs", "resolve", "select", "sweep_runs"]
 
 Budget = Literal["full", "quarter", "ruler"]
 # What each budget multiplies the number of steps by; each has a complete schedule of its own.
 BUDGETS: dict[Budget, float] = {"full": 1.0, "quarter": 0.25, "ruler": 1.25}
 SWEEP_SEED = 100
 """First seed of every learning-rate sweep; judged seeds lie elsewhere."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arm:
-    """One model of a comparison: an attention, and how the rest is matched to the baseline."""
-
-    name: str
-    """Short name, part of the run's folder: letters, digits, "_" and "."."""
-    mixer: MixerConfig
-    """The attention of every layer."""
-    mixers_by_layer: dict[int, MixerConfig] = field(default_factory=dict)
-    """Other attentions for single layers, by layer number from 0."""
-    ffn_width: int | None = None
-    """Width of the feed-forward; None: solved for, so that the non-embedding parameters equal the baseline's."""
-    match: Literal["ffn", "native"] = "ffn"
-    """"ffn": matched by the width of the feed-forward; "native": the baseline's width, parameters as they come."""
-    learning_rate_factor: float = 1.0
-    """Multiplies the learning rate of this arm: planted worse arms, and rates that an earlier sweep chose."""
-    redraw_attention: int = 0
-    """Added to the seed from which the attention's tensors alone are drawn: planted copies of the baseline."""
-    note: str = ""
-    """One line for the report's table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +37,8 @@ class Task:
     """The training recipe, the same for every arm."""
     arms: tuple[Arm, ...]
     """The baseline and what is compared with it."""
+    contrasts: tuple[Contrast, ...] = ()
+    """Differences of differences, declared beforehand; each counts as one comparison more."""
     baseline: str = "softmax"
     """Name of the arm that the others are compared with."""
     seeds: int = 3
@@ -84,10 +66,15 @@ class Task:
 
     def validate(self) -> None:
         """Raise ValueError where this task cannot be a fair comparison as it stands."""
-        names = [arm.name for arm in self.arms]
+        names = [named.name for named in (*self.arms, *self.contrasts)]
         for name in names:
             if not re.fullmatch(r"[A-Za-z0-9_.]+", name) or names.count(name) > 1:
                 raise ValueError(f"arm {name!r}: names are letters, digits, _ and ., each used once in a task")
+        for arm in self.arms:
+            arm.validate()
+        for contrast in self.contrasts:
+            if len({self.arm(name).name for name in contrast.arms}) < 4:
+                raise ValueError(f"contrast {contrast.name!r} of task {self.name!r} needs four different arms")
         baseline = self.arm(self.baseline)
         if self.model.mixer not in (baseline.mixer, ModelConfig().mixer) or self.model.mixers_by_layer:
             raise ValueError(f"the attention of task {self.name!r} is given by its arms; leave model.mixer alone")
@@ -108,15 +95,21 @@ class Task:
                 return arm
         raise ValueError(f"task {self.name!r} has no arm {name!r}; its arms are {', '.join(a.name for a in self.arms)}")
 
+    @property
+    def comparisons(self) -> int:
+        """m: what is judged on the primary metric, the other arms and the contrasts."""
+        return len(self.arms) - 1 + len(self.contrasts)
+
     def to_dict(self) -> dict[str, Any]:
         """Give the fields, ready for JSON."""
         shared = RunConfig(model=self.model, data=self.data, train=self.train).to_dict()
         parts = {"data": shared["data"], "model": shared["model"], "train": shared["train"]}
         return {
-            **_fields(self),
+            **plain_fields(self),
             **parts,
             "learning_rates": list(self.learning_rates),
-            "arms": [_arm_to_dict(arm) for arm in self.arms],
+            "arms": [arm.to_dict() for arm in self.arms],
+            "contrasts": [contrast.to_dict() for contrast in self.contrasts],
         }
 
     @classmethod
@@ -124,8 +117,9 @@ class Task:
         """Undo `to_dict`."""
         shared = RunConfig.from_dict({part: given[part] for part in ("data", "model", "train")})
         parts = {"data": shared.data, "model": shared.model, "train": shared.train}
-        rates, arms = tuple(given["learning_rates"]), tuple(_arm_from_dict(arm) for arm in given["arms"])
-        return cls(**{**given, **parts, "learning_rates": rates, "arms": arms})
+        rates, arms = tuple(given["learning_rates"]), tuple(Arm.from_dict(arm) for arm in given["arms"])
+        contrasts = tuple(Contrast.from_dict(contrast) for contrast in given["contrasts"])
+        return cls(**{**given, **parts, "learning_rates": rates, "arms": arms, "contrasts": contrasts})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +132,12 @@ class Plan:
     """One line for the list of recipes."""
     tasks: tuple[Task, ...]
     """The comparisons, judged one by one."""
+    question: str = ""
+    """What it asks, in one line."""
+    limits: str = ""
+    """What these runs cannot answer, and why: told before they start."""
+    across: tuple[str, ...] = ()
+    """Arms whose difference to the baseline is laid side by side over all tasks: does its sign survive them?"""
 
     def validate(self) -> None:
         """Raise ValueError where two tasks share a name or a task is not a fair comparison."""
@@ -149,12 +149,13 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fields, ready for JSON."""
-        return {"name": self.name, "description": self.description, "tasks": [task.to_dict() for task in self.tasks]}
+        return {**plain_fields(self), "tasks": [task.to_dict() for task in self.tasks], "across": list(self.across)}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
         """Undo `to_dict`."""
-        return cls(**{**given, "tasks": tuple(Task.from_dict(task) for task in given["tasks"])})
+        tasks = tuple(Task.from_dict(task) for task in given["tasks"])
+        return cls(**{**given, "tasks": tasks, "across": tuple(given["across"])})
 
     def hash(self) -> str:
         """Give the SHA-256 of everything that is fixed beforehand."""
@@ -189,10 +190,15 @@ class Run:
 
 
 def select(task: Task, arms: Sequence[str]) -> Task:
-    """Keep only the named arms of a task, and the baseline; ValueError for a name that it does not have."""
+    """Keep the named arms of a task, the baseline, and contrasts between those; ValueError for a name it does not have."""
     for name in arms:
         task.arm(name)
-    return replace(task, arms=tuple(arm for arm in task.arms if arm.name in {*arms, task.baseline}))
+    kept = {*arms, task.baseline}
+    return replace(
+        task,
+        arms=tuple(arm for arm in task.arms if arm.name in kept),
+        contrasts=tuple(contrast for contrast in task.contrasts if kept.issuperset(contrast.arms)),
+    )
 
 
 Rates = Mapping[str, Mapping[str, float]]
@@ -201,11 +207,11 @@ Rates = Mapping[str, Mapping[str, float]]
 
 def resolve(task: Task) -> dict[str, Resolved]:
     """Work out every arm's model: the baseline's sizes, its own attention, the feed-forward matched by parameters."""
-    baseline = _model(task.arm(task.baseline), task.model)
+    baseline = task.arm(task.baseline).model_from(task.model)
     target = baseline.cost().other_parameters
     resolved: dict[str, Resolved] = {}
     for arm in task.arms:
-        model = _model(arm, task.model)
+        model = arm.model_from(task.model)
         if arm.name != task.baseline and arm.ffn_width is None and arm.match == "ffn":
             model = match(model, target)
         mismatch = 100 * (model.cost().other_parameters / target - 1)
@@ -279,22 +285,3 @@ def _run(
         maps=not sweep and budget == "full" and seed == task.first_seed,
         config=RunConfig(model=model, data=task.data, train=train, seed=seed, labels=labels),
     )
-
-
-def _model(arm: Arm, baseline: ModelConfig) -> ModelConfig:
-    width = baseline.ffn_width if arm.ffn_width is None else arm.ffn_width
-    return replace(baseline, mixer=arm.mixer, mixers_by_layer=arm.mixers_by_layer, ffn_width=width)
-
-
-def _fields(config: Any) -> dict[str, Any]:
-    return {f.name: getattr(config, f.name) for f in fields(config)}
-
-
-def _arm_to_dict(arm: Arm) -> dict[str, Any]:
-    by_layer = {str(layer): mixer.to_dict() for layer, mixer in arm.mixers_by_layer.items()}
-    return {**_fields(arm), "mixer": arm.mixer.to_dict(), "mixers_by_layer": by_layer}
-
-
-def _arm_from_dict(given: Mapping[str, Any]) -> Arm:
-    by_layer = {int(layer): MixerConfig.from_dict(mixer) for layer, mixer in given["mixers_by_layer"].items()}
-    return Arm(**{**given, "mixer": MixerConfig.from_dict(given["mixer"]), "mixers_by_layer": by_layer})

@@ -1,0 +1,97 @@
+"""The parts of a comparison: an arm, which is one model, and a contrast, which asks how two differences differ."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self
+
+from diffattn.data.base import nearest
+from diffattn.model.config import ModelConfig
+from diffattn.variants.base import MixerConfig
+
+SHARED = ("vocab_size", "context", "ffn_width", "mixer", "mixers_by_layer")
+"""Settings that an arm cannot have through `Arm.model`: those of the data, and those with a field of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One model of a comparison: an attention, and how the rest is matched to the baseline."""
+
+    name: str
+    """Short name, part of the run's folder: letters, digits, "_" and "."."""
+    mixer: MixerConfig
+    """The attention of every layer."""
+    mixers_by_layer: dict[int, MixerConfig] = field(default_factory=dict)
+    """Other attentions for single layers, by layer number from 0."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Other settings of the model that this arm alone has, such as {"positions": "alibi"}."""
+    ffn_width: int | None = None
+    """Width of the feed-forward; None: solved for, so that the non-embedding parameters equal the baseline's."""
+    match: Literal["ffn", "native"] = "ffn"
+    """"ffn": matched by the width of the feed-forward; "native": the baseline's width, parameters as they come."""
+    learning_rate_factor: float = 1.0
+    """Multiplies the learning rate of this arm: planted worse arms, and rates that an earlier sweep chose."""
+    redraw_attention: int = 0
+    """Added to the seed from which the attention's tensors alone are drawn: planted copies of the baseline."""
+    note: str = ""
+    """One line for the report's table."""
+
+    def validate(self) -> None:
+        """Raise ValueError where `model` names what an arm cannot have for itself."""
+        known = [f.name for f in fields(ModelConfig) if f.name not in SHARED]
+        for name in self.model:
+            if name not in known:
+                raise ValueError(
+                    f"arm {self.name!r}: model.{name} cannot be set for one arm{nearest(name, known)}; "
+                    f"known: {', '.join(known)}"
+                )
+
+    def model_from(self, shared: ModelConfig) -> ModelConfig:
+        """Give the task's model with this arm's attention and settings; the feed-forward is not yet matched."""
+        width = shared.ffn_width if self.ffn_width is None else self.ffn_width
+        return replace(shared, mixer=self.mixer, mixers_by_layer=self.mixers_by_layer, ffn_width=width, **self.model)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the fields, ready for JSON."""
+        by_layer = {str(layer): mixer.to_dict() for layer, mixer in self.mixers_by_layer.items()}
+        return {**plain_fields(self), "mixer": self.mixer.to_dict(), "mixers_by_layer": by_layer}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """Undo `to_dict`."""
+        by_layer = {int(layer): MixerConfig.from_dict(mixer) for layer, mixer in given["mixers_by_layer"].items()}
+        return cls(**{**given, "mixer": MixerConfig.from_dict(given["mixer"]), "mixers_by_layer": by_layer})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """An interaction: is the first arm's difference to its reference another one than the second's to its own?"""
+
+    name: str
+    """Short name, as an arm's."""
+    first: tuple[str, str]
+    """An arm and what it is compared with: the first difference."""
+    second: tuple[str, str]
+    """The same elsewhere: the second difference. What is judged is first - second, seed by seed."""
+    lead: str
+    """What both differences are, in words: "V1's lead over softmax"."""
+    under: tuple[str, str]
+    """Where they are seen, in words: ("under rope", "under alibi")."""
+
+    @property
+    def arms(self) -> tuple[str, str, str, str]:
+        """The four arms."""
+        return (*self.first, *self.second)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the fields, ready for JSON."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in plain_fields(self).items()}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """Undo `to_dict`."""
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+
+
+def plain_fields(config: Any) -> dict[str, Any]:
+    """Give a config's fields as they are, without descending into them."""
+    return {f.name: getattr(config, f.name) for f in fields(config)}
