@@ -139,6 +139,10 @@ class Mixer(nn.Module):
         """Give λ: a scalar or [H] where it is a weight, [B, T, H] where it depends on x, None where there is none."""
         return None
 
+    def mixing(self) -> Tensor | None:
+        """Give the learned matrix [H, H] that mixes the heads' maps, row i for output head i; None: there is none."""
+        return None
+
     def advance(self, share: float) -> None:
         """Take note that this share of the training's steps, 0 to 1, lies behind; most layers do not care."""
 
@@ -156,6 +160,9 @@ class MixerConfig:
     """Those that can serve this variant; None: all."""
     refuses: ClassVar[frozenset[str]] = frozenset()
     """Fields of `Where` that have no meaning for this variant: a call with one of them is a ValueError."""
+    trains: ClassVar[tuple[str, ...]] = ()
+    """Parameters of a layer that continues a loaded model; the rest of the model is left as it is, unless the training
+    says otherwise. Empty: all train, and no loaded model is needed."""
 
     impl: str = "auto"
     """Implementation of the operator; one that cannot serve a call is an error."""
