@@ -82,8 +82,8 @@ class ProjectedMixer(Mixer):
             if getattr(where, field) is not None:
                 raise ValueError(f"{field}: {self.variant} has no meaning for it; leave it out")
         source = x if where.memory is None else where.memory
-        q = _split(self.q(x), self.queries)
-        k = _split(self.k(source), self.keys)
+        q = _split(self.project_queries(x), self.queries)
+        k = _split(self.project_keys(source), self.keys)
         v = _split(self.v(source), self.groups)
         if where.positions is not None:
             assert where.memory is None, "keys of a memory have no positions of their own: pass positions=None"
@@ -94,6 +94,14 @@ class ProjectedMixer(Mixer):
             k = _store(state["k"], k, where.key_lengths)
             v = _store(state["v"], v, where.key_lengths)
         return q, k, v
+
+    def project_queries(self, x: Tensor) -> Tensor:
+        """Give the queries of all maps, [B, T, queries * D], head beside head."""
+        return self.q(x)
+
+    def project_keys(self, source: Tensor) -> Tensor:
+        """Give the keys of all maps, [B, S, keys * D], head beside head."""
+        return self.k(source)
 
     def write(self, heads: Tensor) -> Tensor:
         """Map the output heads [B, H, T, E] back to [B, T, W]."""
