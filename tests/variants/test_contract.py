@@ -269,7 +269,7 @@ def test_cost_counts_the_flops_that_torch_counts(name: str, impl: str, context: 
     x = small.tokens_of(1, context, torch.float32).requires_grad_()
     where = small.where_of(mixer, context, torch.float32)
     cost = small.config_of(name, impl=impl).cost(dataclasses.replace(small.SITE, context=context))
-    assert counted_flops(lambda: mixer(x, where)) == context * cost.flops_executed
+    assert round(counted_flops(lambda: mixer(x, where)) / context) == cost.flops_executed
     assert cost.flops_algebra <= cost.flops_executed
 
 

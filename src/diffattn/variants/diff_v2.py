@@ -11,6 +11,7 @@ from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
 from diffattn.variants.parts import (
     HeadsConfig,
     ProjectedMixer,
+    check_eps,
     fill,
     layer_cost,
     pairs,
@@ -25,11 +26,23 @@ from diffattn.variants.parts import (
 class DiffV2(HeadsConfig):
     """Differential attention, version 2 (January 2026): two queries per head, keys and values as in the baseline."""
 
+    norm: bool = False
+    """RMSNorm over each head's output, as in version 1; as published there is none."""
+    norm_eps: float = 1e-5
+    """Added to the mean square in that norm."""
+
+    def validate(self, site: Site) -> None:
+        """Raise ValueError for heads that do not divide and a norm that would divide by 0."""
+        super().validate(site)
+        check_eps(self.norm_eps)
+
     def cost(self, site: Site) -> Cost:
         """Give parameters, FLOPs and cache of the layer at this site."""
         self.validate(site)
         matrices = projection_weights(self, site, 2 * self.heads, self.groups) + site.width * self.heads
-        return layer_cost(matrices, 0, training_flops(self, site, maps=2), 2 * self.groups * self.key_dim(site))
+        key_dim = self.key_dim(site)
+        flops = training_flops(self, site, maps=2)
+        return layer_cost(matrices, key_dim * self.norm, flops, 2 * self.groups * key_dim)
 
     def build(self, site: Site) -> "DiffV2Mixer":
         """Validate and make the layer."""
@@ -38,10 +51,14 @@ class DiffV2(HeadsConfig):
 
 
 class DiffV2Mixer(ProjectedMixer):
-    """out_h = A(q_2h, k_g) v_g - sigmoid(lambda_proj(x))_h A(q_2h+1, k_g) v_g, g = h // (H / G)."""
+    """out_h = [RMSNorm](A(q_2h, k_g) v_g - sigmoid(lambda_proj(x))_h A(q_2h+1, k_g) v_g), g = h // (H / G)."""
+
+    norm_weight: nn.Parameter | None
 
     def __init__(self, config: DiffV2, site: Site) -> None:
         super().__init__(config, site, queries=2 * config.heads, keys=config.groups)
+        self.norm_eps = config.norm_eps if config.norm else None
+        self.norm_weight = nn.Parameter(torch.empty(self.value_dim)) if config.norm else None
         self.lambda_proj = nn.Linear(site.width, config.heads, bias=False)
 
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
@@ -49,7 +66,8 @@ class DiffV2Mixer(ProjectedMixer):
         q, k, v = self.read(x, where, state)
         q1, q2 = pairs(q)
         lam = self.lam(x).transpose(1, 2)[..., None]
-        heads = normed_diff_attention(*(q1, k, q2, k, v), lam, None, None, 1.0, **where.restrictions(), impl=self.impl)
+        norm = (self.norm_weight, self.norm_eps, 1.0)
+        heads = normed_diff_attention(*(q1, k, q2, k, v), lam, *norm, **where.restrictions(), impl=self.impl)
         return self.write(heads)
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
@@ -76,10 +94,13 @@ class DiffV2Mixer(ProjectedMixer):
         k, v, o              as `ProjectedMixer.init_weights`
         q                    first queries equal to those of a softmax layer with H heads, second ones drawn apart
         lambda_proj          N(0, 1/W): for tokens of unit variance λ starts as sigmoid(N(0, 1)), 0.5 in the middle
+        norm                 1
         """
         super().init_weights(draw)
         shape = self.lambda_proj.weight.shape
         fill(self.lambda_proj.weight, draw.normal("lambda_proj", shape, self.site.width**-0.5))
+        if self.norm_weight is not None:
+            nn.init.ones_(self.norm_weight)
 
     def starting_queries(self, draw: Draw) -> Tensor:
         """Give the first values of q's weight: pairs of rows from the roles "q" and "q2"."""

@@ -85,6 +85,7 @@ class ProjectedMixer(Mixer):
         q = _split(self.project_queries(x), self.queries)
         k = _split(self.project_keys(source), self.keys)
         v = _split(self.v(source), self.groups)
+        q, k = self.before_positions(q, k)
         if where.positions is not None:
             assert where.memory is None, "keys of a memory have no positions of their own: pass positions=None"
             q = apply_rotary(q, *where.positions)
@@ -94,6 +95,10 @@ class ProjectedMixer(Mixer):
             k = _store(state["k"], k, where.key_lengths)
             v = _store(state["v"], v, where.key_lengths)
         return q, k, v
+
+    def before_positions(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the projected queries and keys as rotary and the cache shall see them."""
+        return q, k
 
     def project_queries(self, x: Tensor) -> Tensor:
         """Give the queries of all maps, [B, T, queries * D], head beside head."""
@@ -187,13 +192,14 @@ def projection_weights(config: HeadsConfig, site: Site, queries: int, keys: int)
     return site.width * ((queries + keys) * key_dim + (config.groups + config.heads) * value_dim)
 
 
-def training_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int]:
+def training_flops(config: HeadsConfig, site: Site, maps: int, sink: bool = False) -> tuple[int, int]:
     """Count the FLOPs per token of the products with keys and values: (algebra, executed), forward and backward.
 
     Algebra combines the maps before the product with V. `reference` executes just that; `sdpa` calls torch's fused
     attention for each map, with queries and keys padded to V's width, and its backward pass takes five products,
-    because it computes the map again; `blocked` and `cpu` combine the maps and compute only the logits again. Pairs
-    that the causal rule hides count, as in torch's own formulas. `auto` counts as what it takes on this machine's CPU.
+    because it computes the map again; a sink is one more key, query and channel to it. `blocked` and `cpu` combine the
+    maps and compute only the logits again. Pairs that the causal rule hides count, as in torch's own formulas. `auto`
+    counts as what it takes on this machine's CPU.
     """
     key_dim = config.key_dim(site)
     value_dim = key_dim * config.values_per_key
@@ -204,6 +210,8 @@ def training_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int
         return algebra, algebra
     if impl in ("blocked", "cpu"):
         return algebra, algebra + per_channel * maps * key_dim
+    if sink:
+        return algebra, round(7 * 2 * config.heads * (site.context + 1) ** 2 * (value_dim + 1) / site.context)
     return algebra, per_channel * maps * (2 + 5) * value_dim
 
 

@@ -38,9 +38,22 @@ class Softmax(HeadsConfig):
     def cost(self, site: Site) -> Cost:
         """Give parameters, FLOPs and cache of the layer at this site."""
         self.validate(site)
-        matrices = projection_weights(self, site, self.heads, self.groups)
-        extra = self.key_dim(site) * self.norm + self.heads * self.temperature
-        return layer_cost(matrices, extra, training_flops(self, site, maps=1), 2 * self.groups * self.key_dim(site))
+        matrices = projection_weights(self, site, self.heads, self.groups) + self.more_weights(site)
+        cached = 2 * self.groups * self.key_dim(site)
+        flops = training_flops(self, site, maps=1, sink=self.has_sink(site))
+        return layer_cost(matrices, self.vectors(site), flops, cached)
+
+    def has_sink(self, site: Site) -> bool:
+        """Whether the layer at this site has a logit for attending to nothing."""
+        return False
+
+    def more_weights(self, site: Site) -> int:
+        """Count the entries of matrices beside q, k, v and o."""
+        return 0
+
+    def vectors(self, site: Site) -> int:
+        """Count the parameters beside the matrices."""
+        return self.key_dim(site) * self.norm + self.heads * self.temperature
 
     def build(self, site: Site) -> "SoftmaxMixer":
         """Validate and make the layer."""
@@ -53,6 +66,8 @@ class SoftmaxMixer(ProjectedMixer):
 
     norm_weight: nn.Parameter | None
     temperature: nn.Parameter | None
+    scale: float | None = None
+    """What logits are multiplied by; None: 1 / sqrt(D)."""
 
     def __init__(self, config: Softmax, site: Site) -> None:
         super().__init__(config, site, queries=config.heads, keys=config.groups)
@@ -60,23 +75,36 @@ class SoftmaxMixer(ProjectedMixer):
         self.norm_weight = nn.Parameter(torch.empty(self.value_dim)) if config.norm else None
         self.temperature = nn.Parameter(torch.empty(config.heads)) if config.temperature else None
 
+    def sink_logits(self, q: Tensor) -> Tensor | None:
+        """Give a logit for each head that takes weight and adds nothing, [H]; None: there is none."""
+        return None
+
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
+        return self.write(self.attend(x, where, state))
+
+    def attend(self, x: Tensor, where: Where, state: dict[str, Tensor] | None) -> Tensor:
+        """Give the output heads [B, H, T, E]."""
         q, k, v = self.read(x, where, state)
-        heads = normed_attention(
-            self._tempered(q), k, v, self.norm_weight, self.norm_eps, 1.0, **where.restrictions(), impl=self.impl
+        return normed_attention(
+            *(self._tempered(q), k, v, self.norm_weight, self.norm_eps, 1.0),
+            **where.restrictions(),
+            scale=self.scale,
+            sink=self.sink_logits(q),
+            impl=self.impl,
         )
-        return self.write(heads)
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give the one map, A."""
         q, k, _ = self.read(x, where, None)
-        map = attention_maps(self._tempered(q), k, **where.restrictions())
+        restrictions = where.restrictions()
+        map = attention_maps(self._tempered(q), k, **restrictions, scale=self.scale, sink=self.sink_logits(q))
         return [Branch("A", map.new_ones(()), map)]
 
     def logit_factors(self, x: Tensor, where: Where) -> list[tuple[Tensor, Tensor]]:
-        """Give tempered queries / sqrt(D) and keys."""
-        return [(self._tempered(q), k) for q, k in super().logit_factors(x, where)]
+        """Give tempered and scaled queries, and keys."""
+        q, k, _ = self.read(x, where, None)
+        return [(self._tempered(q) * (self.head_dim**-0.5 if self.scale is None else self.scale), k)]
 
     def init_weights(self, draw: Draw) -> None:
         """Fill the projections as `ProjectedMixer.init_weights` does; the norm's weight and the temperatures with 1."""
