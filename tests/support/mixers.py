@@ -35,6 +35,7 @@ def stirred_mixer_of(name: str, dtype: torch.dtype | None = None, seed: int = 0,
     with torch.no_grad():
         for parameter in mixer.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    mixer.advance(0.5)
     return mixer.to(dtype or home(options.get("impl", "auto")).dtype)
 
 
