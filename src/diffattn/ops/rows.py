@@ -86,6 +86,11 @@ def by_rows(
     return torch.cat(found, dim=2)
 
 
+def across_heads(matrix: Tensor, maps: Tensor) -> Tensor:
+    """Combine maps [B, H, T, S] into [B, N, T, S] by a matrix [N, H], the same at every query and key."""
+    return (matrix.to(maps.dtype) @ maps.flatten(2)).unflatten(2, maps.shape[2:])
+
+
 def tile_height(maps: int, queries: int, keys: int) -> int:
     """Queries of a tile, of `maps` = B * H maps in all."""
     return max(1, min(queries, ELEMENTS // max(1, maps * keys)))

@@ -26,12 +26,17 @@ class OneMapConfig(HeadsConfig):
         """Count the parameters beside the projections."""
         return 0
 
+    def multiplications(self) -> int:
+        """Count those that an entry of a map takes part in between its logit and its value."""
+        return 0
+
     def cost(self, site: Site) -> Cost:
         """Give parameters, FLOPs and cache of the layer at this site."""
         self.validate(site)
         matrices = projection_weights(self, site, self.heads, self.groups)
         cached = 2 * self.groups * self.key_dim(site)
-        return layer_cost(matrices, self.vectors(site), entry_flops(self, site, maps=1), cached)
+        flops = entry_flops(self, site, maps=1, between=self.multiplications())
+        return layer_cost(matrices, self.vectors(site), flops, cached)
 
 
 class OneMapMixer(ProjectedMixer):
@@ -113,12 +118,13 @@ class BracketMixer(DiffV1Mixer):
         return first, second
 
 
-def entry_flops(config: HeadsConfig, site: Site, maps: int) -> tuple[int, int]:
+def entry_flops(config: HeadsConfig, site: Site, maps: int, between: int = 0) -> tuple[int, int]:
     """Count the FLOPs per token of the products with keys and values: (algebra, executed), forward and backward.
 
+    `between` them each entry of a head's map takes part in so many multiplications more.
     Executed is the same as algebra for sequences of one tile; beyond, each tile is computed twice (at batch 1).
     """
     key_dim = config.key_dim(site)
-    forward = 2 * config.heads * site.context * (maps * key_dim + key_dim * config.values_per_key)
+    forward = 2 * config.heads * site.context * (maps * key_dim + between + key_dim * config.values_per_key)
     again = tile_height(config.heads, site.context, site.context) < site.context
     return 3 * forward, (4 if again else 3) * forward
