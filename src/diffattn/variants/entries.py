@@ -121,10 +121,13 @@ class BracketMixer(DiffV1Mixer):
 def entry_flops(config: HeadsConfig, site: Site, maps: int, between: int = 0) -> tuple[int, int]:
     """Count the FLOPs per token of the products with keys and values: (algebra, executed), forward and backward.
 
-    `between` them each entry of a head's map takes part in so many multiplications more.
-    Executed is the same as algebra for sequences of one tile; beyond, each tile is computed twice (at batch 1).
+    `between` them each entry of a head's map takes part in so many multiplications more. Executed is the same as
+    algebra for sequences of one tile; beyond (at batch 1), each tile's map is computed again in the backward pass, its
+    product with V is not.
     """
     key_dim = config.key_dim(site)
-    forward = 2 * config.heads * site.context * (maps * key_dim + between + key_dim * config.values_per_key)
+    per_channel = 2 * config.heads * site.context
+    map = per_channel * (maps * key_dim + between)
+    algebra = 3 * (map + per_channel * key_dim * config.values_per_key)
     again = tile_height(config.heads, site.context, site.context) < site.context
-    return 3 * forward, (4 if again else 3) * forward
+    return algebra, algebra + map * again
