@@ -1,4 +1,4 @@
-"""The parts of a comparison: an arm, which is one model, and a contrast, which asks how two differences differ."""
+"""One model of a comparison: an attention, settings of its own, and how the rest is matched to the baseline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -60,36 +60,6 @@ class Arm:
         """Undo `to_dict`."""
         by_layer = {int(layer): MixerConfig.from_dict(mixer) for layer, mixer in given["mixers_by_layer"].items()}
         return cls(**{**given, "mixer": MixerConfig.from_dict(given["mixer"]), "mixers_by_layer": by_layer})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contrast:
-    """An interaction: is the first arm's difference to its reference another one than the second's to its own?"""
-
-    name: str
-    """Short name, as an arm's."""
-    first: tuple[str, str]
-    """An arm and what it is compared with: the first difference."""
-    second: tuple[str, str]
-    """The same elsewhere: the second difference. What is judged is first - second, seed by seed."""
-    lead: str
-    """What both differences are, in words: "V1's lead over softmax"."""
-    under: tuple[str, str]
-    """Where they are seen, in words: ("under rope", "under alibi")."""
-
-    @property
-    def arms(self) -> tuple[str, str, str, str]:
-        """The four arms."""
-        return (*self.first, *self.second)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the fields, ready for JSON."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in plain_fields(self).items()}
-
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Self:
-        """Undo `to_dict`."""
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
 
 
 def plain_fields(config: Any) -> dict[str, Any]:

@@ -75,6 +75,8 @@ class Effect:
     quarter: Quarter | None
     noise: Noise | None = None
     """What a screen's interval rests on; None: the arm's own paired differences."""
+    runs: int = 2
+    """Runs behind each difference: an arm's and the baseline's, or the four of a contrast."""
 
     @property
     def n(self) -> int:
@@ -117,7 +119,7 @@ class Effect:
     def detectable(self) -> float:
         """The true difference that these seeds see with 80 % power, by this interval."""
         if self.noise is not None:
-            return _detectable_in_screen(self.noise, self.n, self.comparisons)
+            return detectable_in_screen(self.noise, self.n, self.comparisons, self.runs)
         return stats.detectable_difference(self.sd, self.n, self.alpha, self.comparisons)
 
     def seeds_for_margin(self, looks: tuple[tuple[int, float], ...]) -> int | None:
@@ -139,26 +141,43 @@ class Effect:
 
 def pair(runs: Runs, arm: str, baseline: str) -> Pairs:
     """Values on the seeds that the arm and the baseline share."""
-    seeds = sorted(runs[arm].keys() & runs[baseline].keys())
-    return Pairs(seeds, np.array([runs[arm][s] for s in seeds]), np.array([runs[baseline][s] for s in seeds]))
+    one, other = runs.get(arm, {}), runs.get(baseline, {})
+    seeds = sorted(one.keys() & other.keys())
+    return Pairs(seeds, np.array([one[s] for s in seeds]), np.array([other[s] for s in seeds]))
 
 
-def effect_at_look(arm: str, pairs: Pairs, losses: Losses, rules: Rules, alpha: float, comparisons: int) -> Effect:
-    """Paired t interval with the arm's own variance, Bonferroni over the comparisons; pairs hold the look's seeds."""
+def pair_differences(runs: Runs, first: tuple[str, str], second: tuple[str, str]) -> Pairs:
+    """The two differences of a contrast, on the seeds that its four arms share."""
+    one, other = pair(runs, *first), pair(runs, *second)
+    seeds = [seed for seed in one.seeds if seed in other.seeds]
+    halves = (half.differences[[half.seeds.index(seed) for seed in seeds]] for half in (one, other))
+    return Pairs(seeds, *halves)
+
+
+def effect_at_look(
+    arm: str, pairs: Pairs, early: Pairs, losses: Losses, rules: Rules, alpha: float, comparisons: int
+) -> Effect:
+    """Paired t interval with the arm's own variance, Bonferroni over the comparisons; pairs hold the look's seeds.
+
+    early: the same pairs at a quarter of the tokens, as far as there are any.
+    """
     interval = _paired(pairs.differences, alpha, comparisons)
     gains = _ruler_gains(losses, rules, pairs)
     # The ruler is none of the m comparisons: its own interval at the look's alpha.
     ruler = Ruler(*_paired(gains, alpha, 1), len(gains)) if gains is not None else None
-    quarter = _quarter(losses, rules, pairs, arm, interval, alpha, comparisons)
+    quarter = _quarter(early, pairs, interval, alpha, comparisons)
     return _effect(arm, pairs, interval, rules, alpha, comparisons, ruler, quarter)
 
 
-def effect_in_screen(arm: str, pairs: Pairs, losses: Losses, rules: Rules, noise: Noise, comparisons: int) -> Effect:
-    """Dunnett's interval with the pooled within-arm sd; infinite where no arm has two seeds."""
-    interval = _pooled(pairs.differences, noise, comparisons)
+def effect_in_screen(
+    arm: str, pairs: Pairs, losses: Losses, rules: Rules, noise: Noise, comparisons: int, runs: int = 2
+) -> Effect:
+    """Dunnett's interval with the pooled within-arm sd; infinite where no arm has two seeds. runs: as `Effect.runs`."""
+    interval = _pooled(pairs.differences, noise, comparisons, runs)
     gains = _ruler_gains(losses, rules, pairs)
-    ruler = Ruler(*_pooled(gains, noise, 1), len(gains)) if gains is not None else None
-    return replace(_effect(arm, pairs, interval, rules, SCREEN_ALPHA, comparisons, ruler, None), noise=noise)
+    ruler = Ruler(*_pooled(gains, noise, 1, 2), len(gains)) if gains is not None else None
+    effect = _effect(arm, pairs, interval, rules, SCREEN_ALPHA, comparisons, ruler, None)
+    return replace(effect, noise=noise, runs=runs)
 
 
 def _paired(differences: np.ndarray, alpha: float, comparisons: int) -> Interval:
@@ -168,27 +187,34 @@ def _paired(differences: np.ndarray, alpha: float, comparisons: int) -> Interval
     return float(mean), float(mean - half), float(mean + half)
 
 
-def _pooled(differences: np.ndarray, noise: Noise, comparisons: int) -> Interval:
+def _pooled(differences: np.ndarray, noise: Noise, comparisons: int, runs: int) -> Interval:
     sd, df = noise
     mean = float(differences.mean())
     if df == 0 or not math.isfinite(mean):
         return mean, -math.inf, math.inf
-    half = stats.dunnett_critical(comparisons, df, SCREEN_ALPHA) * sd * math.sqrt(2 / len(differences))
+    half = _critical(comparisons, df, runs) * sd * math.sqrt(runs / len(differences))
     return mean, mean - half, mean + half
 
 
-def _detectable_in_screen(noise: Noise, n: int, comparisons: int, power: float = 0.8) -> float:
-    """The true difference whose Dunnett interval excludes 0, on its side, with this power: noncentral t."""
+def _critical(comparisons: int, df: int, runs: int) -> float:
+    """Dunnett's value, which holds for arms that share one baseline; Bonferroni's for a contrast of four."""
+    if runs == 2:
+        return stats.dunnett_critical(comparisons, df, SCREEN_ALPHA)
+    return stats.t_critical(df + 1, SCREEN_ALPHA, comparisons)
+
+
+def detectable_in_screen(noise: Noise, n: int, comparisons: int, runs: int = 2, power: float = 0.8) -> float:
+    """The true difference whose interval in a screen excludes 0, on its side, with this power: noncentral t."""
     from scipy import optimize
     from scipy.stats import nct
 
     sd, df = noise
     if df == 0:
         return math.nan
-    critical = stats.dunnett_critical(comparisons, df, SCREEN_ALPHA)
+    critical = _critical(comparisons, df, runs)
     # The power at the critical value is about a half; with 1 degree of freedom it is 0.8 well before four times it.
     shift = optimize.brentq(lambda x: float(nct.sf(critical, df, x)) - power, 0.0, 4 * critical + 4)
-    return float(shift) * sd * math.sqrt(2 / n)  # pyright: ignore[reportArgumentType]
+    return float(shift) * sd * math.sqrt(runs / n)  # pyright: ignore[reportArgumentType]
 
 
 def _effect(
@@ -219,23 +245,20 @@ def _effect(
 
 def _ruler_gains(losses: Losses, rules: Rules, pairs: Pairs) -> np.ndarray | None:
     """Improvement by 25 % more tokens per seed, on those of the pairs' seeds whose ruler has run; None without any."""
-    baseline = dict(zip(pairs.seeds, pairs.baseline, strict=True))
+    baseline = losses.full[rules.baseline]
     gains = [rules.sign * (losses.ruler[seed] - baseline[seed]) for seed in pairs.seeds if seed in losses.ruler]
     return np.array(gains) if gains else None
 
 
-def _quarter(
-    losses: Losses, rules: Rules, pairs: Pairs, arm: str, full: Interval, alpha: float, comparisons: int
-) -> Quarter | None:
+def _quarter(early: Pairs, pairs: Pairs, full: Interval, alpha: float, comparisons: int) -> Quarter | None:
     """The lead along budgets, on those of the pairs' seeds that have runs at a quarter; None without two."""
-    there = losses.quarter.get(arm, {}).keys() & losses.quarter.get(rules.baseline, {}).keys()
-    seeds = [seed for seed in pairs.seeds if seed in there]
+    seeds = [seed for seed in pairs.seeds if seed in early.seeds]
     if len(seeds) < 2:
         return None
-    early = np.array([losses.quarter[arm][s] - losses.quarter[rules.baseline][s] for s in seeds])
+    before = early.differences[[early.seeds.index(s) for s in seeds]]
     late = pairs.differences[[pairs.seeds.index(s) for s in seeds]]
-    difference = _paired(early, alpha, comparisons)
-    change = _paired(late - early, alpha, comparisons)
+    difference = _paired(before, alpha, comparisons)
+    change = _paired(late - before, alpha, comparisons)
     return Quarter(difference, change, _trend(full, difference, change))
 
 

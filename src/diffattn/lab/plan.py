@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import Any, Literal, Self
 
 from diffattn.data import SyntheticData, TextData
-from diffattn.lab.arms import Arm, Contrast, plain_fields
+from diffattn.lab.arms import Arm, plain_fields
 from diffattn.lab.budget import match
+from diffattn.lab.rules import Contrast
 from diffattn.model.config import ModelConfig
 from diffattn.train.config import RunConfig, TrainConfig
 
@@ -190,7 +191,7 @@ class Run:
 
 
 def select(task: Task, arms: Sequence[str]) -> Task:
-    """Keep the named arms of a task, the baseline, and contrasts between those; ValueError for a name it does not have."""
+    """Keep the named arms of a task, the baseline, and contrasts between those; ValueError for an unknown name."""
     for name in arms:
         task.arm(name)
     kept = {*arms, task.baseline}

@@ -1,7 +1,9 @@
 """What a plan fixes before its first run, and what a verdict hands on."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
 RULER_RATIO = 1.25
 """The ruler is the baseline given this many times the tokens."""
@@ -20,7 +22,7 @@ class Rules:
     baseline: str
     """The arm that all others are compared with."""
     comparisons: int | None = None
-    """m, the number of comparisons declared; None: every arm of the losses but the baseline."""
+    """m, the number of comparisons declared, contrasts included; None: every arm of the losses but the baseline."""
     looks: tuple[tuple[int, float], ...] = ((5, 0.02), (10, 0.03))
     """(seeds, alpha) of each look at the results. A plan that declares, say, one look at 6 seeds has ((6, 0.05),)."""
     margin: float | None = None
@@ -67,12 +69,46 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """An interaction: is the first arm's difference to its reference another one than the second's to its own?"""
+
+    name: str
+    """Short name, as an arm's."""
+    first: tuple[str, str]
+    """An arm and what it is compared with: the first difference."""
+    second: tuple[str, str]
+    """The same elsewhere: the second difference. What is judged is first - second, seed by seed."""
+    lead: str
+    """What both differences are, in words: "V1's lead over softmax"."""
+    under: tuple[str, str]
+    """Where they are seen, in words: ("under rope", "under alibi")."""
+
+    @property
+    def arms(self) -> tuple[str, str, str, str]:
+        """The four arms."""
+        return (*self.first, *self.second)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the fields, ready for JSON."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+        """Undo `to_dict`."""
+        return cls(**{**given, **{key: tuple(given[key]) for key in ("first", "second", "under")}})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """What the losses say about one arm."""
 
     arm: str
+    """The arm, or the contrast."""
     verdict: str
-    """BETTER, WORSE, TOO SMALL, NO DIFFERENCE, UNRESOLVED, BLIND, SCREEN, UNSTABLE or, below 3 seeds, NO VERDICT."""
+    """BETTER, WORSE, TOO SMALL, NO DIFFERENCE, UNRESOLVED, BLIND, SCREEN, UNSTABLE or, below 3 seeds, NO VERDICT.
+
+    Of a contrast LARGER or SMALLER instead of BETTER or WORSE.
+    """
     mean: float | None
     """Mean over seeds of arm - baseline; a tokens metric: Hodges-Lehmann centre of log2 ratios. None: nothing."""
     low: float | None

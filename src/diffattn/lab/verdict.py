@@ -34,7 +34,7 @@ def judge(losses: Losses, rules: Rules) -> list[Finding]:
     """
     arms = _arms(losses, rules)
     comparisons = rules.comparisons or len(arms)
-    failed, noise = _failures_and_noise(losses, rules)
+    failed, noise = failures_and_noise(losses, rules)
     findings = []
     for arm in arms:
         pairs = pair(losses.full, arm, rules.baseline)
@@ -59,7 +59,7 @@ def _arms(losses: Losses, rules: Rules) -> list[str]:
     return arms
 
 
-def _failures_and_noise(losses: Losses, rules: Rules) -> tuple[dict[str, list[int]], Noise]:
+def failures_and_noise(losses: Losses, rules: Rules) -> tuple[dict[str, list[int]], Noise]:
     """Failed seeds per arm, and the pooled sd of the arms that have none."""
     if rules.counts_tokens:
         # inf is "never", which is an outcome; nan is a run that broke.
@@ -93,7 +93,7 @@ def _screen(losses: Losses, rules: Rules, arm: str, pairs: Pairs, noise: Noise, 
     width = noise if word == "SCREEN" else (math.nan, 0)
     effect = effect_in_screen(arm, pairs, losses, rules, width, comparisons)
     claim = sentence.screened(word, effect, rules) + sentence.repeated(effect, rules)
-    return _finding(arm, word, effect, n, claim, rules, _loss_numbers(effect, noise, rules))
+    return _finding(arm, word, effect, n, claim, rules, loss_numbers(effect, noise, rules))
 
 
 def _look(
@@ -109,7 +109,9 @@ def _look(
     effects = [
         rank_effect(arm, pairs.first(n), rules, alpha, comparisons)
         if rules.counts_tokens
-        else effect_at_look(arm, pairs.first(n), losses, rules, alpha, comparisons)
+        else effect_at_look(
+            arm, pairs.first(n), pair(losses.quarter, arm, rules.baseline), losses, rules, alpha, comparisons
+        )
         for n, alpha in reached
     ]
     verdicts = {effect.n: _classify(effect, rules) for effect in effects}
@@ -118,7 +120,7 @@ def _look(
         claim, numbers = sentence.judged_ranks(word, effect, rules), _rank_numbers(effect)
     else:
         claim = sentence.judged(word, effect, rules) + sentence.repeated(effect, rules)
-        numbers = _loss_numbers(effect, noise, rules)
+        numbers = loss_numbers(effect, noise, rules)
     for n, earlier in verdicts.items():
         if earlier in ("BETTER", "WORSE", "TOO SMALL") and earlier != word:
             claim += f"; the look at {sentence.seeds(n)} had said {earlier}"
@@ -152,9 +154,9 @@ def _finding(
     return Finding(
         arm=arm,
         verdict=word,
-        mean=_finite(effect.mean) if effect else None,
-        low=_finite(effect.low) if effect else None,
-        high=_finite(effect.high) if effect else None,
+        mean=finite(effect.mean) if effect else None,
+        low=finite(effect.low) if effect else None,
+        high=finite(effect.high) if effect else None,
         n=n,
         worth_percent_of_tokens=effect.worth if effect else None,
         sentence=sentence.ended(claim, rules),
@@ -166,15 +168,15 @@ def _finding(
 def _common_numbers(effect: Effect | RankEffect) -> dict[str, object]:
     return {
         "seeds": effect.pairs.seeds,
-        "arm_values": [_finite(x) for x in effect.pairs.arm],
-        "baseline_values": [_finite(x) for x in effect.pairs.baseline],
+        "arm_values": [finite(x) for x in effect.pairs.arm],
+        "baseline_values": [finite(x) for x in effect.pairs.baseline],
         "alpha": effect.alpha,
         "comparisons": effect.comparisons,
         "margin": effect.margin,
     }
 
 
-def _loss_numbers(effect: Effect, noise: Noise, rules: Rules) -> dict[str, object]:
+def loss_numbers(effect: Effect, noise: Noise, rules: Rules) -> dict[str, object]:
     """Everything behind the sentence; low and high of None are unbounded."""
     ruler, quarter = effect.ruler, effect.quarter
     differences = effect.pairs.differences
@@ -183,7 +185,7 @@ def _loss_numbers(effect: Effect, noise: Noise, rules: Rules) -> dict[str, objec
     shown = SHOWN_FROM <= effect.n <= stats.MOST_FLIPPED
     return _common_numbers(effect) | {
         "differences": [float(d) for d in differences],
-        "sd_of_differences": _finite(effect.sd),
+        "sd_of_differences": finite(effect.sd),
         "correlation_over_seeds": effect.correlation,
         "sign_flip_p": stats.sign_flip_p(differences) if shown else None,
         "detectable_difference": effect.detectable if spread else None,
@@ -192,18 +194,18 @@ def _loss_numbers(effect: Effect, noise: Noise, rules: Rules) -> dict[str, objec
         "ruler": ruler
         and {
             "gain": ruler.gain,
-            "low": _finite(ruler.low),
-            "high": _finite(ruler.high),
+            "low": finite(ruler.low),
+            "high": finite(ruler.high),
             "n": ruler.n,
             "seen": ruler.seen,
         },
         "quarter": quarter
         and {
-            "difference": [_finite(x) for x in quarter.difference],
-            "change": [_finite(x) for x in quarter.change],
+            "difference": [finite(x) for x in quarter.difference],
+            "change": [finite(x) for x in quarter.change],
             "trend": quarter.trend,
         },
-        "noise_floor": {"sd": _finite(noise[0]), "low": _finite(low), "high": _finite(high), "df": noise[1]},
+        "noise_floor": {"sd": finite(noise[0]), "low": finite(low), "high": finite(high), "df": noise[1]},
     }
 
 
@@ -211,13 +213,13 @@ def _rank_numbers(effect: RankEffect) -> dict[str, object]:
     return _common_numbers(effect) | {
         "reached": effect.reached,
         "reached_by_baseline": effect.reached_baseline,
-        "median": _finite(effect.median),
-        "median_of_baseline": _finite(effect.median_baseline),
+        "median": finite(effect.median),
+        "median_of_baseline": finite(effect.median_baseline),
         "seeds_to_decide": effect.seeds_to_decide,
     }
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     """JSON has no infinity."""
     return float(value) if math.isfinite(value) else None
 
