@@ -47,7 +47,7 @@ def test_unknown_names_are_refused_with_the_nearest(fields: dict[str, Any], mess
         ({"width": 0}, "width is 0"),
         ({"vocab_size": 2.5}, "vocab_size is 2.5"),
         ({"layers": True}, "layers is True"),
-        ({"positions": "alibi"}, "rope, none"),
+        ({"positions": "sinusoidal"}, "rope, xpos, alibi, none"),
         ({"rope_share": 1.5}, "rope_share is 1.5"),
         ({"norm_eps": 0.0}, "norm_eps is 0.0"),
         ({"mixers_by_layer": {2: OTHER}}, "layers are 0 to 1"),

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
-from diffattn.variants.base import MixerConfig, Site
+import torch
 
-Positions = Literal["rope", "none"]
+from diffattn.ops.positions import xpos_reach
+from diffattn.variants.base import MixerConfig, Site, check_whole
+
+Positions = Literal["rope", "xpos", "alibi", "none"]
+Scaling = Literal["none", "linear", "yarn"]
 
 
 def _default_mixer() -> MixerConfig:
@@ -60,11 +64,17 @@ class ModelConfig:
     norm_eps: float = 1e-5
     """Added to the mean square in the block and final RMSNorm."""
     rope_base: float = 10000.0
-    """Base of the rotary frequencies."""
+    """Base of the rotary frequencies; without effect for alibi and none."""
     rope_share: float = 1.0
-    """Share of each head's channels that rotary turns, rounded down to an even number."""
+    """Share of each head's channels that rotary turns, rounded down to an even number; without effect as the base."""
+    rope_scaling: Scaling = "none"
+    """How rotary reaches beyond the context it was trained at: linear (positions divided by the factor) or yarn."""
+    rope_factor: float = 1.0
+    """How many times longer than in training the context is; above 1 with a scaling, 1 without."""
+    rope_original_context: int | None = None
+    """Context of training, for yarn; None: context / rope_factor."""
     positions: Positions = "rope"
-    """How attention learns of positions: rotary or not at all."""
+    """How attention learns of positions: rotary, rotary with xPos's decay, ALiBi's distance bias, or not at all."""
 
     def mixer_at(self, layer: int) -> MixerConfig:
         """Give the attention config of a layer, counted from 0."""
@@ -80,10 +90,7 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
-        if self.positions not in get_args(Positions):
-            raise ValueError(f"positions is {self.positions!r}; it must be one of {', '.join(get_args(Positions))}")
-        if not 0 < self.rope_share <= 1:
-            raise ValueError(f"rope_share is {self.rope_share}; it must lie above 0 and at most at 1 (the whole head)")
+        self._validate_positions()
         for name in ("norm_eps", "rope_base"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
@@ -94,6 +101,27 @@ class ModelConfig:
                 raise ValueError(f"mixers_by_layer names layer {layer!r}; the layers are 0 to {self.layers - 1}")
         for layer in range(self.layers):
             self.mixer_at(layer).validate(self.site(layer))
+
+    def _validate_positions(self) -> None:
+        for name, known in (("positions", get_args(Positions)), ("rope_scaling", get_args(Scaling))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
+        if not 0 < self.rope_share <= 1:
+            raise ValueError(f"rope_share is {self.rope_share}; it must lie above 0 and at most at 1 (the whole head)")
+        if self.rope_scaling != "none" and self.positions != "rope":
+            raise ValueError(f"rope_scaling is {self.rope_scaling!r} with positions {self.positions!r}; it needs rope")
+        if self.rope_scaling == "none" and self.rope_factor != 1:
+            raise ValueError(f"rope_factor is {self.rope_factor} without rope_scaling; choose linear or yarn")
+        if self.rope_scaling != "none" and not self.rope_factor > 1:
+            raise ValueError(f"rope_factor is {self.rope_factor}; {self.rope_scaling} scaling needs one above 1")
+        if self.rope_original_context is not None:
+            if self.rope_scaling != "yarn":
+                raise ValueError("rope_original_context is for yarn alone; leave it out or set rope_scaling to yarn")
+            check_whole("rope_original_context", self.rope_original_context, 1)
+        # xPos's center is half the context.
+        longest = 2 * xpos_reach(torch.float32)
+        if self.positions == "xpos" and self.context > longest:
+            raise ValueError(f"context is {self.context}; xpos overflows in float32 beyond {longest}, shorten it")
 
     def cost(self) -> ModelCost:
         """Add up the parameters, training FLOPs and cache of all layers and the output head."""

@@ -11,7 +11,7 @@ from diffattn.model.cache import Cache
 from diffattn.model.config import ModelConfig
 from diffattn.model.generate import generate
 from diffattn.ops.pointwise import rms_norm, swiglu
-from diffattn.ops.positions import rotary_tables
+from diffattn.ops.positions import Tables, alibi_slopes, rotary_tables, xpos_tables, yarn_tables
 from diffattn.variants.base import Draw, Mixer, Where
 
 
@@ -98,6 +98,11 @@ class Decoder(nn.Module):
         """List the layers from the first to the last."""
         return [block for block in self.layers if isinstance(block, Block)]
 
+    def advance(self, share: float) -> None:
+        """Tell every attention that this share of the training's steps, 0 to 1, lies behind."""
+        for block in self.blocks():
+            block.mixer.advance(share)
+
     def captured(self, tokens: Tensor, documents: Tensor | None = None) -> list[tuple[Mixer, Tensor, Where]]:
         """Run the model and give each layer's attention with the input [B, T, W] and restrictions it was called with.
 
@@ -151,23 +156,42 @@ class Decoder(nn.Module):
         return ((documents >= 0).cumsum(dim=1) - 1 + start).clamp(min=0)
 
     def _wheres(self, positions: Tensor, documents: Tensor | None, cache: Cache | None) -> list[Where]:
-        """Give each layer its restrictions; layers whose heads are of one width share the rotary tables."""
+        """Give each layer its restrictions; layers whose heads are as many and as wide share them."""
         if cache is not None:
             documents, key_lengths = cache.documents, cache.lengths
         else:
             key_lengths = None
         dtype = torch.float64 if self.head.dtype == torch.float64 else torch.float32
-        by_rotary_dim: dict[int, Where] = {}
+        by_heads: dict[tuple[int, int], Where] = {}
         wheres: list[Where] = []
         for block in self.blocks():
-            if block.rotary_dim not in by_rotary_dim:
-                tables = None
-                if block.rotary_dim:
-                    tables = rotary_tables(positions, block.rotary_dim, self.config.rope_base, dtype)
-                where = Where(positions=tables, documents=documents, key_lengths=key_lengths)
-                by_rotary_dim[block.rotary_dim] = where
-            wheres.append(by_rotary_dim[block.rotary_dim])
+            heads = (block.mixer.heads, block.rotary_dim)
+            if heads not in by_heads:
+                tables, of_keys = self._tables(positions, block.rotary_dim, dtype)
+                slopes = None
+                if self.config.positions == "alibi":
+                    slopes = alibi_slopes(block.mixer.heads, positions.device, dtype)
+                by_heads[heads] = Where(
+                    positions=tables,
+                    key_positions=of_keys,
+                    alibi=slopes,
+                    documents=documents,
+                    key_lengths=key_lengths,
+                )
+            wheres.append(by_heads[heads])
         return wheres
+
+    def _tables(self, positions: Tensor, rotary_dim: int, dtype: torch.dtype) -> tuple[Tables | None, Tables | None]:
+        """Give the rotary tables of the queries, and those of the keys where they are others."""
+        config = self.config
+        if not rotary_dim:
+            return None, None
+        if config.positions == "xpos":
+            return xpos_tables(positions, rotary_dim, config.context / 2, config.rope_base, dtype)
+        if config.rope_scaling == "yarn":
+            original = config.rope_original_context or config.context / config.rope_factor
+            return yarn_tables(positions, rotary_dim, config.rope_factor, original, config.rope_base, dtype), None
+        return rotary_tables(positions, rotary_dim, config.rope_base, dtype, config.rope_factor), None
 
 
 class RMSNorm(nn.Module):
@@ -196,8 +220,13 @@ class Block(nn.Module):
         self.gate = nn.Linear(config.width, config.ffn_width, bias=False)
         self.up = nn.Linear(config.width, config.ffn_width, bias=False)
         self.down = nn.Linear(config.ffn_width, config.width, bias=False)
-        share = config.rope_share if config.positions == "rope" else 0.0
-        self.rotary_dim = int(self.mixer.head_dim * share) // 2 * 2
+        rotary = config.positions in ("rope", "xpos")
+        self.rotary_dim = int(self.mixer.head_dim * config.rope_share) // 2 * 2 if rotary else 0
+        if rotary and not self.rotary_dim:
+            raise ValueError(
+                f"positions is {config.positions!r}, but rope_share {config.rope_share} of a head of "
+                f"{self.mixer.head_dim} channels leaves no pair to turn; raise it, or widen the heads"
+            )
 
     def forward(
         self,

@@ -1,34 +1,116 @@
-"""Rotary positions, interleaved."""
+"""How attention learns of positions: rotary (interleaved; scaled, with xPos's decay) and ALiBi's slopes."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from diffattn.ops.call import transformed
 from diffattn.ops.cpu import pointwise as kernel
+
+Tables = tuple[Tensor, Tensor]
+XPOS_SCALE = 512
+"""Positions over which xPos's slowest pair decays by 1.4 / 0.4, as in its paper."""
+XPOS_ROOM = 2.0**20
+"""What xPos's factors leave for the product of a query and a key themselves."""
 
 
 def rotary_tables(
-    positions: Tensor, rotary_dim: int, base: float = 10000.0, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
+    positions: Tensor,
+    rotary_dim: int,
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
+    factor: float = 1.0,
+) -> Tables:
     """Cosines and sines of the rotary angles.
 
     positions [..., T], any integer or float dtype; returns (cos, sin), each [..., T, rotary_dim / 2], of `dtype`.
     Frequencies are base^(-2i / rotary_dim); angles are computed in float64, so that they are right at position 1e6
-    too. ValueError: rotary_dim odd or not positive. Source: arXiv 2104.09864, eq. 34.
+    too. Positions are divided by `factor` (linear scaling, arXiv 2306.15595). ValueError: rotary_dim odd or not
+    positive. Source: arXiv 2104.09864, eq. 34.
     """
-    if rotary_dim < 2 or rotary_dim % 2:
-        raise ValueError(f"rotary_dim: got {rotary_dim}, needs a positive even number of channels")
-    pairs = torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=positions.device)
-    angles = positions.to(torch.float64)[..., None] * base ** (-pairs / rotary_dim)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    return _tables(positions, base ** -_shares(rotary_dim, positions.device) / factor, dtype)
+
+
+def yarn_tables(
+    positions: Tensor,
+    rotary_dim: int,
+    factor: float,
+    original_context: float,
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
+) -> Tables:
+    """Rotary tables for `factor` times the context of training, by YaRN (arXiv 2309.00071, definitions 2 and 3).
+
+    A pair that turns r times within `original_context` keeps its frequency from r = 32 on, has it divided by `factor`
+    up to r = 1, and by linear interpolation in r between. Both tables are multiplied by 0.1 ln(factor) + 1, so that
+    the logits of turned channels grow by its square. Public code interpolates over rounded channel numbers instead of
+    r. Shapes, dtypes and errors as in `rotary_tables`; ValueError also for a factor below 1.
+    """
+    if factor < 1:
+        raise ValueError(f"factor: got {factor}, needs at least 1: YaRN lengthens the context")
+    frequencies = base ** -_shares(rotary_dim, positions.device)
+    turns = original_context * frequencies / (2 * math.pi)
+    kept = ((turns - 1) / (32 - 1)).clamp(0, 1)
+    cos, sin = _tables(positions, frequencies * (kept + (1 - kept) / factor), torch.float64)
+    temperature = 0.1 * math.log(factor) + 1
+    return (cos * temperature).to(dtype), (sin * temperature).to(dtype)
+
+
+def xpos_tables(
+    positions: Tensor,
+    rotary_dim: int,
+    center: float,
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tables, Tables]:
+    """Rotary tables of the queries and of the keys with xPos's decay (arXiv 2212.10554, algorithm 1).
+
+    Queries at n are also multiplied by zeta^((n - center) / 512), keys by zeta^(-(n - center) / 512), with zeta =
+    (2i / rotary_dim + 0.4) / 1.4 for pair i: their product shrinks with the distance. `center` does not change it, but
+    keeps the factors near 1; half the context is best. Shapes and dtypes as in `rotary_tables`. ValueError: positions
+    so far from `center` (`xpos_reach`) that products would overflow in `dtype`; they are not read from a GPU.
+    """
+    shares = _shares(rotary_dim, positions.device)
+    offsets = positions.to(torch.float64) - center
+    _check_reach(offsets, center, dtype)
+    decay = ((shares + 0.4) / 1.4) ** (offsets[..., None] / XPOS_SCALE)
+    cos, sin = _tables(positions, base**-shares, torch.float64)
+    queries = ((cos * decay).to(dtype), (sin * decay).to(dtype))
+    return queries, ((cos / decay).to(dtype), (sin / decay).to(dtype))
+
+
+def xpos_reach(dtype: torch.dtype) -> int:
+    """How far from the center xPos's positions may lie.
+
+    Up to there the product of any two factors and 2^20 is finite in `dtype`, also that of a query and a later key,
+    which grows with the distance and is computed before the mask hides it.
+    """
+    slowest = -math.log(0.4 / 1.4) / XPOS_SCALE
+    return int(math.log(torch.finfo(dtype).max / XPOS_ROOM) / (2 * slowest))
+
+
+def alibi_slopes(heads: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The slopes [H] of ALiBi's bias, minus slope times distance (arXiv 2108.12409, section 3).
+
+    With C the largest power of two up to H: 2^(-8h/C), h = 1..C; any further heads take 2^(-8h/(2C)), h = 1, 3, 5 ...,
+    as the authors' code does. ValueError: heads below 1.
+    """
+    if heads < 1:
+        raise ValueError(f"heads: got {heads}, needs at least 1")
+    power = 1 << (heads.bit_length() - 1)
+    first = torch.arange(1, power + 1, dtype=torch.float64, device=device) / power
+    further = torch.arange(1, 2 * (heads - power), 2, dtype=torch.float64, device=device) / (2 * power)
+    return torch.exp2(-8 * torch.cat((first, further))).to(dtype)
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates the first R channels of each head, pair (2i, 2i + 1) by angle i; the others stay.
 
-    x [B, H, T, D]; cos, sin [T, R / 2] or [B, T, R / 2] with R <= D. The product is taken in the wider of float32 and
-    the tables' dtype; the result has x's dtype. ValueError: tables of another length, or wider than the head.
+    x [B, H, T, D]; cos, sin [T, R / 2] or [B, T, R / 2] with R <= D. Where cos^2 + sin^2 is not 1, its root scales the
+    pair. The product is taken in the wider of float32 and the tables' dtype; the result has x's dtype. ValueError:
+    tables of another length, or wider than the head.
     """
     _check_tables(x, cos, sin)
     tables = kernel.serves(cos, sin) and cos.dtype == torch.float32 and not (cos.requires_grad or sin.requires_grad)
@@ -46,7 +128,7 @@ class _Rotary(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # The transpose of a rotation turns back; it is itself differentiable.
+        # The transpose of a rotation, scaled or not, turns back with the same scale; it is itself differentiable.
         return _Rotary.apply(grads[0], *ctx.saved_tensors, not ctx.backwards), None, None, None
 
 
@@ -71,6 +153,30 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x.contiguous()
     pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2)
+
+
+def _shares(rotary_dim: int, device: torch.device) -> Tensor:
+    """2i / rotary_dim of each pair i."""
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise ValueError(f"rotary_dim: got {rotary_dim}, needs a positive even number of channels")
+    return torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=device) / rotary_dim
+
+
+def _tables(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> Tables:
+    angles = positions.to(torch.float64)[..., None] * frequencies
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def _check_reach(offsets: Tensor, center: float, dtype: torch.dtype) -> None:
+    # Reading values would wait for a GPU, and cannot be compiled or transformed.
+    if offsets.device.type != "cpu" or not offsets.numel() or torch.compiler.is_compiling() or transformed():
+        return
+    reach, farthest = xpos_reach(dtype), float(offsets.abs().max())
+    if farthest > reach:
+        raise ValueError(
+            f"positions: got one {farthest:g} away from the center {center:g}; xPos overflows in {dtype} beyond "
+            f"{reach} positions: shorten the sequence or use float64"
+        )
 
 
 def _check_tables(x: Tensor, cos: Tensor, sin: Tensor) -> None:

@@ -104,6 +104,8 @@ class Mixer(nn.Module):
 
     refuses: frozenset[str] = frozenset()
     """Fields of `Where` that this layer has no meaning for."""
+    heads: int
+    """Output heads: those that slopes of a distance bias belong to."""
     head_dim: int
     """Width of one query or key head: the most channels that rotary can turn."""
 

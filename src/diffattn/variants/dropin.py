@@ -42,6 +42,7 @@ class Layer(nn.Module):
         window: int | None = None,
         documents: Tensor | None = None,
         cache: LayerCache | None = None,
+        alibi: Tensor | None = None,
     ) -> Tensor:
         """Attend within x [B, T, W], or from x to memory [B, S, W] (cross-attention: no rotary, not causal).
 
@@ -53,11 +54,12 @@ class Layer(nn.Module):
             window: keys that a query sees, its own position included.
             documents: ids of the keys, [B, S], negative for padding; with a cache S is its capacity.
             cache: from `new_cache`; the tokens of x are appended. No gradients flow into a cache.
+            alibi: slopes [H] of a distance bias (`ops.positions.alibi_slopes`), beside rotary unless rope is False.
 
         Raises:
-            ValueError: shapes or dtypes that do not fit, a full cache, a cache or rotary together with memory.
+            ValueError: shapes or dtypes that do not fit, a full cache, a cache, rotary or alibi together with memory.
         """
-        where = self._where(x, memory, rope, attn_mask, is_causal, window, documents, cache)
+        where = self._where(x, memory, rope, attn_mask, is_causal, window, documents, cache, alibi)
         if cache is None:
             return self.mixer(x, where)
         y = self.mixer(x, where, cache.state)
@@ -73,9 +75,11 @@ class Layer(nn.Module):
         is_causal: bool = True,
         window: int | None = None,
         documents: Tensor | None = None,
+        alibi: Tensor | None = None,
     ) -> Tensor:
         """Give the effective signed map of each output head, [B, H, T, S]; arguments as in a call."""
-        return self.mixer.maps(x, self._where(x, memory, rope, attn_mask, is_causal, window, documents, None))
+        where = self._where(x, memory, rope, attn_mask, is_causal, window, documents, None, alibi)
+        return self.mixer.maps(x, where)
 
     def new_cache(self, batch: int, capacity: int) -> LayerCache:
         """Make an empty cache for `batch` sequences of up to `capacity` tokens, in the weights' dtype and device."""
@@ -95,8 +99,11 @@ class Layer(nn.Module):
         window: int | None,
         documents: Tensor | None,
         cache: LayerCache | None,
+        alibi: Tensor | None,
     ) -> Where:
         self._check(x, memory, rope, is_causal, cache)
+        if memory is not None and alibi is not None:
+            raise ValueError("cross-attention has no distances: give memory without alibi")
         key_lengths = None
         if cache is not None:
             key_lengths = cache.lengths + x.shape[1]
@@ -109,6 +116,7 @@ class Layer(nn.Module):
             window=window,
             documents=documents,
             key_lengths=key_lengths,
+            alibi=alibi,
             memory=memory,
         )
 
