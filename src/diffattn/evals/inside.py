@@ -1,8 +1,8 @@
 """What the instruments find inside a model: the frozen result that evals/inside.json holds. No torch is imported here.
 
-A "map" is one of a layer's attention maps (A; A1 and A2) or "effective", what multiplies the values in the end. Rows are
-queries; an entry counts where its query may see its key. H output heads, T tokens of a window. None stands where there
-is nothing to divide by, or where a layer has no such thing.
+A "map" is one of a layer's attention maps (A; A1 and A2) or "effective", what multiplies the values in the end. Rows
+are queries; an entry counts where its query may see its key. H output heads, T tokens of a window. None stands where
+there is nothing to divide by, or where a layer has no such thing.
 """
 
 from dataclasses import asdict, dataclass
@@ -84,8 +84,8 @@ class MapInside:
     mass_by_distance: Curve
     """Sum of |entries| in each bin / sum of |entries|."""
     sorted_mass: Curve
-    """|Entries| / their row's sum, largest first: the mean over rows at ranks 1 to 64; its running sum is the mass of
-    the k largest."""
+    """|Entries| / their row's sum, largest first: the mean over every 8th row at ranks 1 to 64; its running sum is the
+    mass of the k largest."""
     head_cosine: list[list[float | None]]
     """[H][H]: cosine of the maps of two heads, all entries of all windows as one vector."""
     gradient_norm: PerHead | None
@@ -103,7 +103,7 @@ class PairInside:
     lam: PerHead
     """Learned λ: mean over tokens of minus A2's coefficient."""
     lam_least_squares: PerHead
-    """λ that makes the sum of (A1 - λ A2)^2 least, over entries that are no answer."""
+    """λ that makes the sum of (A1 - λ A2)^2 least, over entries that are no answer, of the rows of `Allocation`."""
     r2: PerHead
     """1 - that least sum / sum of (A1 - mean A1)^2, over the same entries: 1 where A2 tells all of A1's noise."""
     r2_learned: PerHead
@@ -111,7 +111,7 @@ class PairInside:
     jensen_shannon: PerHead
     """Mean over rows of the Jensen-Shannon divergence of A1 and A2, in nats, 0 to ln 2."""
     js_loss_correlation: PerHead
-    """Pearson correlation over scored tokens of that divergence with the token's loss: do the maps part at surprises?"""
+    """Pearson correlation over scored tokens of that divergence and the token's loss: do maps part at surprises?"""
     js_by_loss: Curve
     """Mean divergence of the scored tokens in each bin of `LOSSES`."""
 

@@ -1,0 +1,144 @@
+"""What a model does with a few windows of held-out tokens, caught by hooks that change nothing.
+
+B windows, T tokens of each, H output heads, D and E widths of a key and a value, G key/value groups, W model width.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.data.base import NOT_SCORED, Batch
+from diffattn.model.decoder import Decoder
+from diffattn.ops.loss import token_losses
+from diffattn.variants.base import Mixer, Where
+
+TOKENS = 256
+"""Tokens looked at together: the maps of so few stay in a processor's cache."""
+
+
+@dataclass
+class Layer:
+    """One layer's part in a forward pass."""
+
+    mixer: Mixer
+    residual: Tensor
+    """[B, T, W]: the input of the block."""
+    x: Tensor
+    """[B, T, W]: the input of the attention."""
+    where: Where
+    hidden: Tensor = field(default_factory=lambda: torch.empty(0))
+    """[B, T, W]: the output of the block."""
+    heads: Tensor | None = None
+    """[B, T, H E]: what is multiplied by W_O; None: the layer has no module `o`."""
+    gradient: Tensor | None = None
+    """d loss / d heads, the loss in nats summed over tokens; None: not asked for."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Which entries of the maps count: the same in every layer."""
+
+    visible: Tensor
+    """Bool, [B, 1, T, T]: who may attend to whom."""
+    first: Tensor
+    """[B, 1, T, 1]: the first key that each query sees."""
+    answers: Tensor | None
+    """Bool, [B, 1, T, T]: the key holds this query's answer; None: the data marks none."""
+
+    @property
+    def rows(self) -> Tensor:
+        """Bool, [B, 1, T]: those with a marked answer where the data marks answers, else all."""
+        return self.visible.any(-1) if self.answers is None else self.answers.any(-1)
+
+    def at_first(self, values: Tensor) -> Tensor:
+        """Pick the entries of [B, H, T, T] at each query's first key, [B, H, T]."""
+        return values.gather(-1, self.first.expand(-1, values.shape[1], -1, -1))[..., 0]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A forward pass: its layers, which entries count, and what each token cost."""
+
+    layers: list[Layer]
+    frame: Frame
+    losses: Tensor
+    """[B, T] nats; NaN where nothing is scored."""
+
+
+def chunks(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Cut batches into some of about `TOKENS` tokens."""
+    for batch in batches:
+        rows = max(1, TOKENS // batch.tokens.shape[1])
+        for parts in zip(*(tensor.split(rows) for tensor in batch), strict=True):
+            yield Batch(*parts)
+
+
+def look(model: Decoder, batch: Batch, *, answers: bool = False, gradients: bool = False) -> Seen:
+    """Run the model on a batch; `answers` marks where they stand, `gradients` asks for those of the heads' outputs."""
+    tokens, targets, documents = (part.to(model.head.device) for part in batch)
+    with torch.set_grad_enabled(gradients), _listening(model) as layers:
+        hidden = model.hidden(tokens, None if batch.mixed is None else documents)
+        losses = token_losses(hidden, model.head, targets)
+    known = [layer for layer in layers if layer.heads is not None]
+    if gradients and known:
+        found = torch.autograd.grad(losses.sum(), [layer.heads for layer in known if layer.heads is not None])
+        for layer, gradient in zip(known, found, strict=True):
+            layer.gradient = gradient
+    for layer in layers:
+        layer.residual, layer.x, layer.hidden = (x.detach() for x in (layer.residual, layer.x, layer.hidden))
+        layer.heads = None if layer.heads is None else layer.heads.detach()
+    marked = answer_keys(tokens, targets, documents)[:, None] if answers else None
+    visible = (documents[:, None, :, None] == documents[:, None, None]).tril()
+    # argmax gives the first of equals.
+    frame = Frame(visible, visible.int().argmax(-1, keepdim=True), marked)
+    return Seen(layers, frame, losses.detach().masked_fill(targets == NOT_SCORED, torch.nan))
+
+
+def answer_keys(tokens: Tensor, targets: Tensor, documents: Tensor) -> Tensor:
+    """Mark [B, T, T] for each scored query the earlier keys that hold its target right behind the query's own token.
+
+    That is where recall and needle told the value of the asked key, and where induction's passage went on.
+    """
+    before = torch.roll(tokens, 1, dims=1)
+    same = torch.roll(documents, 1, dims=1) == documents
+    same[:, 0] = False
+    holds = (tokens[:, None] == targets[..., None]) & (before[:, None] == tokens[..., None]) & same[:, None]
+    return (holds & (documents[:, None] == documents[..., None])).tril()
+
+
+@contextmanager
+def _listening(model: Decoder) -> Iterator[list[Layer]]:
+    """Collect the layers of the forward passes inside the block."""
+    layers: list[Layer] = []
+    blocks, hooks = model.blocks(), []
+    residuals: list[Tensor] = []
+
+    def enter(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+        residuals.append(arguments[0])
+        if torch.is_grad_enabled() and not arguments[0].requires_grad:  # nothing is trained: begin a graph here
+            arguments[0].requires_grad_()
+
+    def attend(mixer: nn.Module, arguments: tuple[Any, ...]) -> None:
+        assert isinstance(mixer, Mixer)
+        layers.append(Layer(mixer, residuals[-1], arguments[0], arguments[1]))
+
+    def project(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+        layers[-1].heads = arguments[0]
+
+    def leave(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> None:
+        layers[-1].hidden = output
+
+    for block in blocks:
+        hooks += [block.register_forward_pre_hook(enter), block.register_forward_hook(leave)]
+        hooks.append(block.mixer.register_forward_pre_hook(attend))
+        if isinstance(output := getattr(block.mixer, "o", None), nn.Module):
+            hooks.append(output.register_forward_pre_hook(project))
+    try:
+        yield layers
+    finally:
+        for hook in hooks:
+            hook.remove()
