@@ -51,8 +51,9 @@ Training tokens at the first evaluation (dev) with half, and with nine tenths, o
 within {tokens} tokens. Such tasks jump from guessing to solved, so accuracies are shown and not averaged.
 """
 LAMBDAS = """
-Mean λ of each layer (over heads and tokens where λ differs between them) with its sign, one thin line per seed. Below
-0 the two maps add up; at 0 the second map does nothing.
+Mean λ of each layer (and of each head, where heads differ), over tokens and seeds; training goes from left to right. λ
+is the weight of the map that is subtracted: at 0 it does nothing, at 1 it weighs as much as the first, below 0 (orange)
+the two maps add up.
 """
 MAPS = """
 Rows are queries, columns keys, of one held-out passage. One scale of colour serves all maps: blue above zero, orange

@@ -1,5 +1,6 @@
 """The figures of a task: which numbers go into which panel, and the caption that names data, model and seeds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ from diffattn.lab.report.tables import never_reaching, styles
 from diffattn.lab.report.words import duration, nats, rate, scaled
 
 Json = dict[str, Any]
+AT_ONCE = 6
+"""Panels of a figure that are shown without a click."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +27,39 @@ class Figure:
     setting: str
     missing: str = ""
     """Said in place of the panels when there are none."""
+    exploratory: bool = False
+    """Describes the trained models; no verdict rests on it."""
+    more: Sequence[str] = ()
+    """Panels behind a click."""
+    more_name: str = ""
+    legend: str = ""
+    """The value at which the colour of the panels' cells is full."""
 
 
-def figure(task: Json, name: str, title: str, panels: list[str], caption: str, missing: str = "") -> Figure:
-    """A figure whose setting is the task's."""
+def figure(
+    task: Json,
+    name: str,
+    title: str,
+    panels: list[str],
+    caption: str,
+    missing: str = "",
+    *,
+    more: tuple[str, list[str]] = ("More panels", []),
+    legend: str = "",
+    exploratory: bool = False,
+) -> Figure:
+    """A figure whose setting is the task's; what is more than a screen of panels goes behind a click."""
     seeds = ", ".join(str(seed) for seed in task["seeds"])
     machine = f" Trained on {task['hardware']}." if task["hardware"] else ""
     setting = f"Data: {task['data']}. Model: {task['model']}. Seeds {seeds}.{machine}"
     nothing = (
         "This task has nothing to draw here." if task["ended"] else "Nothing to draw yet: no run has come this far."
     )
-    return Figure(name, title, panels, caption.strip(), setting, missing or nothing)
+    said = " ".join(caption.split())
+    more_name, hidden = more
+    hidden = panels[AT_ONCE:] + hidden
+    shown = panels[:AT_ONCE]
+    return Figure(name, title, shown, said, setting, missing or nothing, exploratory, hidden, more_name, legend)
 
 
 def style(number: int) -> str:
@@ -176,34 +201,6 @@ def tokens_panel(task: Json, share: int) -> str | None:
             rows.append(Row(name, style(number), number, dots))
     return (
         dot_panel(f"Tokens to {share} % right", "training tokens", rows, within=(0.0, task["tokens"])) if rows else None
-    )
-
-
-def lambdas(task: Json) -> Figure:
-    """λ per layer along training, one panel per arm that has one."""
-    panels = []
-    for name in styles(task):
-        lines = []
-        for seed, numbers in task["arms"][name]["seeds"].items():
-            rows = [row for row in numbers["lambda"] if any(row["layers"])]
-            layers = len(rows[0]["layers"]) if rows else 0
-            for layer in range(layers):
-                points = [(row["tokens"], row["layers"][layer]["mean"]) for row in rows if row["layers"][layer]]
-                ramp = f"ramp{round(5 * layer / max(1, layers - 1))}"
-                label = f"layer {layer}" if layers <= 8 or layer in (0, layers - 1) else ""
-                if len(points) > 1:
-                    lines.append(Line(label, ramp, points, f"{name}, layer {layer}, seed {seed}"))
-        if lines:
-            panels.append(
-                line_panel(f"λ of {name}", "training tokens", "mean λ per layer", lines, across=[Mark("", 0.0)])
-            )
-    return figure(
-        task,
-        "lambdas",
-        "λ along training",
-        panels,
-        captions.LAMBDAS,
-        "No arm here has a λ." if task["ended"] else "No arm here has a λ, or none has trained yet.",
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from diffattn.lab.report import captions, figures
 from diffattn.lab.report.evidence import evidence_table, evidence_words
 from diffattn.lab.report.figures import Figure
+from diffattn.lab.report.lambdas import lambdas
 from diffattn.lab.report.maps import LEVELS, head_panels
 from diffattn.lab.report.tables import arm_tables, never_reaching, styles
 from diffattn.lab.report.words import count, duration, rate, status_words
@@ -47,7 +48,7 @@ def _task(name: str, task: Json) -> Json:
     if not never_reaching(task):
         # Where answers are the task, nothing but recall is scored.
         shown.append(figures.recall(task))
-    shown += [figures.positions(task), figures.lambdas(task)]
+    shown += [figures.positions(task), lambdas(task)]
     found = [_finding(finding) for finding in task["findings"]]
     conditions = {finding["conditions"] for finding in found}
     return {

@@ -10,6 +10,8 @@ WIDTH, HEIGHT = 360, 264
 TOP, LEFT, BOTTOM = 46, 42, 40
 LETTER = 6.5
 """Width of an average letter of the labels, in pixels."""
+GAP = 12.5
+"""Between two direct labels, in pixels."""
 DOTS_TOP = 28
 
 
@@ -77,20 +79,22 @@ def line_panel(
     x_at: where the x axis has its ticks, if not at round values.
     """
     right = WIDTH - 14 - LETTER * min(14, max((len(one.name) for one in lines), default=0))
+    # Many names need more height than the curves.
+    bottom = max(HEIGHT - BOTTOM, TOP + GAP * len({one.name for one in lines if one.name}))
     xs = [x for one in lines for x, _ in one.points]
     left = min(xs) if log or settled else min(0.0, *xs)
     x = Scale(left, max(xs) if max(xs) > left else left + 1, LEFT, right, log)
     from_here = min(xs) + settled * (max(xs) - min(xs))
     ys = [y for one in lines for at, y in one.points if at >= from_here] + [mark.value for mark in across]
-    y = Scale(*(y_range or padded(ys)), HEIGHT - BOTTOM, TOP)
-    body = [_frame(title, y_name, y, right), _x_axis(x_name, x, x_at or x.ticks(4), x_ticks)]
+    y = Scale(*(y_range or padded(ys)), bottom, TOP)
+    body = [_frame(title, y_name, y, right), _x_axis(x_name, x, x_at or x.ticks(4), x_ticks, bottom)]
     body += [line(LEFT, y(m.value), right, y(m.value), "mark") for m in across if y.holds(m.value)]
-    body += [line(x(m.value), TOP, x(m.value), HEIGHT - BOTTOM, "mark") for m in down]
+    body += [line(x(m.value), TOP, x(m.value), bottom, "mark") for m in down]
     body += [text(x(m.value), TOP - 4, m.name, "note", text_anchor="middle") for m in down]
-    body += [_clipped(_curves(lines, x, y), right)] + _ends(lines, x, y) + _names(lines, x, y, right)
+    body += [_clipped(_curves(lines, x, y), right, bottom)] + _ends(lines, x, y) + _names(lines, x, y, right)
     # Over the curves: its halo keeps it legible.
     body += [text(LEFT + 3, y(m.value) - 4, m.name, "note") for m in across if y.holds(m.value)]
-    return _panel(title, body)
+    return panel(title, body, bottom + BOTTOM)
 
 
 def dot_panel(
@@ -129,7 +133,7 @@ def dot_panel(
         body.append(text(right + 30, bottom + 15, "never", "tick", text_anchor="middle"))
     for number, row in enumerate(rows):
         body.append(_dot_row(row, DOTS_TOP + 22 + 30 * number, x, left, right + 30))
-    return _panel(title, body, bottom + 36)
+    return panel(title, body, bottom + 36)
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ def map_panel(matrix: Matrix) -> str:
         body.append(text(edge - 4, top + at + font / 3, shown(token), "token", text_anchor="end", style=style))
         turn = f"rotate(-90 {edge + at + font / 3:.1f} {top - 4:.1f})"
         body.append(text(edge + at + font / 3, top - 4, shown(token), "token", transform=turn, style=style))
-    return _panel(matrix.title, body, top + size + 4)
+    return panel(matrix.title, body, top + size + 4)
 
 
 def shown(token: str) -> str:
@@ -178,7 +182,8 @@ def shown(token: str) -> str:
     return visible if len(visible) <= 8 else visible[:7] + "…"
 
 
-def _panel(title: str, body: Sequence[str], height: float = HEIGHT) -> str:
+def panel(title: str, body: Sequence[str], height: float = HEIGHT) -> str:
+    """One picture of the page, as wide as all others."""
     return element("svg", *body, viewBox=f"0 0 {WIDTH} {height:.0f}", role="img", aria_label=title, class_="panel")
 
 
@@ -191,20 +196,21 @@ def _frame(title: str, y_name: str, y: Scale, right: float) -> str:
     return "".join(parts)
 
 
-def _x_axis(name: str, x: Scale, at: Sequence[float], label: Callable[[float], str]) -> str:
-    bottom = HEIGHT - BOTTOM
+def _x_axis(name: str, x: Scale, at: Sequence[float], label: Callable[[float], str], bottom: float) -> str:
     parts = [line(x.start, bottom, x.end, bottom, "axis")]
     for value in at:
         parts.append(line(x(value), bottom, x(value), bottom + 4, "axis"))
         parts.append(text(x(value), bottom + 16, label(value), "tick", text_anchor="middle"))
-    parts.append(text((x.start + x.end) / 2, HEIGHT - 7, name, "unit", text_anchor="middle"))
+    parts.append(text((x.start + x.end) / 2, bottom + BOTTOM - 7, name, "unit", text_anchor="middle"))
     return "".join(parts)
 
 
-def _clipped(body: Sequence[str], right: float) -> str:
+def _clipped(body: Sequence[str], right: float, bottom: float) -> str:
     """An inner svg cuts off what lies outside the axes, without ids that would have to be unique on the page."""
-    height, width = HEIGHT - BOTTOM - TOP, right - LEFT
-    return element("svg", *body, x=LEFT, y=TOP, width=width, height=height, viewBox=f"{LEFT} {TOP} {width:g} {height}")
+    height, width = bottom - TOP, right - LEFT
+    return element(
+        "svg", *body, x=LEFT, y=TOP, width=width, height=height, viewBox=f"{LEFT} {TOP} {width:g} {height:g}"
+    )
 
 
 def _curves(lines: Sequence[Line], x: Scale, y: Scale) -> list[str]:
@@ -231,7 +237,7 @@ def _names(lines: Sequence[Line], x: Scale, y: Scale, right: float) -> list[str]
         if one.name:
             ends.setdefault((one.name, one.style), []).append(y(min(max(one.points[-1][1], y.low), y.high)))
     wanted = [sorted(heights)[len(heights) // 2] for heights in ends.values()]
-    places = spread(wanted, 12.5, TOP + 4, HEIGHT - BOTTOM - 2)
+    places = spread(wanted, GAP, TOP + 4, y.start - 2)
     parts = []
     for (name, style), place in zip(ends, places, strict=True):
         label = name if len(name) <= 14 else name[:13] + "…"
