@@ -1,5 +1,6 @@
 """The Differential Transformer's attention, version 1, with the options that its literature needs."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -73,15 +74,20 @@ class DiffV1(HeadsConfig):
     def cost(self, site: Site) -> Cost:
         """Give parameters, FLOPs and cache of the layer at this site."""
         self.validate(site)
-        matrices = projection_weights(self, site, 2 * self.heads, 2 * self.groups)
-        cached = 4 * self.groups * self.key_dim(site)
+        queries, keys = self.map_heads()
+        matrices = projection_weights(self, site, queries, keys)
+        cached = (keys + 2 * self.groups) * self.key_dim(site)
         return layer_cost(matrices, self.vectors(site), self.attention_flops(site), cached)
+
+    def map_heads(self) -> tuple[int, int]:
+        """Count the query heads and the key heads of both maps together."""
+        return 2 * self.heads, 2 * self.groups
 
     def vectors(self, site: Site) -> int:
         """Count the parameters beside the projections' matrices: those of λ, the norm's weight, biases."""
         key_dim = self.key_dim(site)
         lambdas = {"exp": 4 * key_dim, "scalar": 1, "per_head": self.heads, "sigmoid": 1, "fixed": 0}[self.lam]
-        biases = (2 * self.heads + 4 * self.groups) * key_dim + site.width if self.biases else 0
+        biases = (sum(self.map_heads()) + 2 * self.groups) * key_dim + site.width if self.biases else 0
         return lambdas + biases + 2 * key_dim * (self.norm == "weight")
 
     def attention_flops(self, site: Site) -> tuple[int, int]:
@@ -100,7 +106,8 @@ class DiffV1Mixer(ProjectedMixer):
     norm_weight: nn.Parameter | None
 
     def __init__(self, config: DiffV1, site: Site) -> None:
-        super().__init__(config, site, queries=2 * config.heads, keys=2 * config.groups, biases=config.biases)
+        queries, keys = config.map_heads()
+        super().__init__(config, site, queries, keys, biases=config.biases)
         self.lam_kind = config.lam
         self.equal_maps = config.equal_maps
         self.lambda_init = config.start_of_lambda(site)
@@ -115,7 +122,11 @@ class DiffV1Mixer(ProjectedMixer):
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
         q, k, v = self.read(x, where, state)
-        return self.write(self.attend(pairs(q), pairs(k), v, self._broadcast(self.lam(x)), where))
+        return self.write(self.attend(*self.both_maps(q, k), v, self._broadcast(self.lam(x)), where))
+
+    def both_maps(self, q: Tensor, k: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Give the queries of both maps, each [B, H, T, D], and their keys, each [B, G, S, D]."""
+        return pairs(q), pairs(k)
 
     def attend(
         self, q: tuple[Tensor, Tensor], k: tuple[Tensor, Tensor], v: Tensor, lam: Tensor, where: Where
@@ -135,7 +146,7 @@ class DiffV1Mixer(ProjectedMixer):
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give A1 with coefficient 1 and A2 with coefficient -λ; the norm behind them is left out."""
         q, k, _ = self.read(x, where, None)
-        (q1, q2), (k1, k2) = pairs(q), pairs(k)
+        (q1, q2), (k1, k2) = self.both_maps(q, k)
         first, second = diff_attention_maps(q1, k1, q2, k2, **where.restrictions())
         lam = self._broadcast(self.lam(x))
         return [Branch("A1", first.new_ones(()), first), Branch("A2", -lam, second)]
@@ -143,7 +154,7 @@ class DiffV1Mixer(ProjectedMixer):
     def logit_factors(self, x: Tensor, where: Where) -> list[tuple[Tensor, Tensor]]:
         """Give queries / sqrt(D) and keys of both maps."""
         ((q, k),) = super().logit_factors(x, where)
-        return list(zip(pairs(q), pairs(k), strict=True))
+        return list(zip(*self.both_maps(q, k), strict=True))
 
     def lam(self, x: Tensor) -> Tensor:
         """Give λ as a scalar, or [H] where each head has its own; float32 whatever the stored dtype."""
@@ -182,6 +193,21 @@ class DiffV1Mixer(ProjectedMixer):
 
     def _broadcast(self, lam: Tensor) -> Tensor:
         return lam[:, None, None] if lam.ndim else lam
+
+
+def refuse_options(config: DiffV1, *names: str, why: str) -> None:
+    """Raise ValueError where an option of V1 that means nothing to this variant has another value than its default."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in names and value != field.default:
+            raise ValueError(f"{field.name}: got {value!r} for {config.name}, {why}; leave it out")
+
+
+def drawn_pairs(draw: Draw, role: str, part: nn.Linear, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Give V1's starting weights of the first and of the second maps, each [N * D, W] like the weight of `part`."""
+    rows, width = part.weight.shape
+    pairs = draw.normal(role, (2 * rows, width), width**-0.5).unflatten(0, (-1, 2, head_dim))
+    return pairs[:, 0].flatten(0, 1), pairs[:, 1].flatten(0, 1)
 
 
 LAMBDA_VECTORS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
