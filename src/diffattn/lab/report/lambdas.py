@@ -37,12 +37,8 @@ def _rows(logged: list[Json]) -> dict[float, dict[tuple[int, int], float]]:
         for layer, summary in enumerate(row["layers"]):
             if summary:
                 heads = summary.get("heads")
-                own = (
-                    {(layer, head): lam for head, lam in enumerate(heads)}
-                    if heads
-                    else {(layer, None): summary["mean"]}
-                )
-                found.setdefault(row["tokens"], {}).update(own)
+                own = list(enumerate(heads)) if heads else [(WHOLE, summary["mean"])]
+                found.setdefault(row["tokens"], {}).update({(layer, head): lam for head, lam in own})
     return found
 
 
