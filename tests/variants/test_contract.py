@@ -211,7 +211,8 @@ def test_rows_without_any_key_stay_finite(name: str, impl: str) -> None:
     mask = torch.ones(6, 6, dtype=torch.bool)
     mask[2] = False
     documents = torch.tensor([[0] * 6, [-1] * 6])
-    where = small.where_of(mixer, 6, attn_mask=mask, documents=documents)
+    attn_mask = None if "attn_mask" in mixer.refuses else mask
+    where = small.where_of(mixer, 6, attn_mask=attn_mask, documents=documents)
     found = small.gradients(mixer, small.tokens_of(2, 6, home(impl).dtype), where)
     for part, value in found.items():
         assert value.isfinite().all(), part
@@ -247,7 +248,9 @@ def test_cost_counts_parameters_and_cache(name: str) -> None:
     mixer = small.stirred_mixer_of(name, torch.float32)
     assert cost.parameters == sum(parameter.numel() for parameter in mixer.parameters())
     state = mixer.new_state(1, 16)
-    assert cost.cache_bytes * 16 == sum(value.nbytes for value in state.values())
+    # By growth: what a sequence needs whatever its length (the running sum of dint) is not per token.
+    longer = mixer.new_state(1, 32)
+    assert cost.cache_bytes * 16 == sum(longer[part].nbytes - value.nbytes for part, value in state.items())
     assert all((value == 0).all() for value in state.values())
 
 
