@@ -15,8 +15,12 @@ SITE = Site(width=WIDTH, layer=1, layers=3, context=16)
 
 def config_of(name: str, impl: str = "auto", **options: Any) -> MixerConfig:
     """Four output heads over two key/value groups: grouped queries wherever a test does not say otherwise."""
-    fields = {"name": name, "heads": 4, "kv_heads": 2, "impl": impl, **narrowest(impl)}
-    return MixerConfig.from_dict({**fields, **options})
+    fields = {"name": name, "heads": 4, "kv_heads": 2, "impl": impl, **narrowest(impl), **options}
+    if name == "diff_hierarchical" and fields.get("head_dim"):
+        # Its heads fill the width.
+        fields["heads"] = WIDTH // (2 * fields["head_dim"])
+        fields["kv_heads"] = min(fields["kv_heads"], fields["heads"])
+    return MixerConfig.from_dict(fields)
 
 
 def mixer_of(
