@@ -51,7 +51,10 @@ class TrainConfig:
     threads: int | None = None
     """CPU threads; None leaves torch's choice."""
     init_from: str | None = None
-    """Model folder whose weights the run starts from."""
+    """Model folder whose weights the run starts from; its model may have another attention than the run's."""
+    train_only: tuple[str, ...] = ()
+    """Parameters that are trained, by name or pattern ("layers.*.mixer.o.weight"), the others staying as they are.
+    Empty: all; where the attention extends a loaded model (dex), what it adds."""
     tensorboard: bool = False
     """Write TensorBoard events into the run folder as well."""
     wandb: bool = False
@@ -86,7 +89,7 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form: every field."""
-        return {**dataclasses.asdict(self), "betas": list(self.betas)}
+        return {**dataclasses.asdict(self), "betas": list(self.betas), "train_only": list(self.train_only)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainConfig":
@@ -94,9 +97,8 @@ class TrainConfig:
         unknown = sorted(set(values) - {entry.name for entry in dataclasses.fields(cls)})
         if unknown:
             raise ValueError(f"train config has no field {unknown[0]!r}; remove it from the file")
-        if "betas" in values:
-            values = {**values, "betas": tuple(values["betas"])}
-        return cls(**values)
+        tuples = {name: tuple(values[name]) for name in ("betas", "train_only") if name in values}
+        return cls(**{**values, **tuples})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,11 +51,12 @@ class AdamW:
     The same kernel and numbers as `torch.optim.AdamW(fused=True)`, whose constructor imports the compiler: 1.7 s of
     every process, more than ten steps of a small run. What is added: once a loss or gradient norm is not finite, this
     and all later updates are skipped, on the device and without asking it, so that weights and moments stay as they
-    were until somebody reads `failed`; and the state is kept by the names of the weights.
+    were until somebody reads `failed`; and the state is kept by the names of the weights. Weights that require no
+    gradient have none.
     """
 
     def __init__(self, model: nn.Module, *, betas: tuple[float, float], weight_decay: float, eps: float = 1e-8) -> None:
-        self.weights = dict(model.named_parameters())
+        self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.first = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         self.second = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         device = next(iter(self.weights.values())).device

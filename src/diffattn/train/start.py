@@ -1,5 +1,6 @@
 """How a run begins: the model's first weights, what identifies the run, and the machine it runs on."""
 
+import fnmatch
 import hashlib
 import os
 import platform
@@ -12,7 +13,10 @@ import torch
 
 import diffattn
 from diffattn.data import Data
+from diffattn.data.base import nearest
 from diffattn.hub import convert
+from diffattn.hub.adapt import ATTENTION, adapt
+from diffattn.model.config import ModelConfig
 from diffattn.model.decoder import Decoder, build
 from diffattn.train import profile
 from diffattn.train.checkpoint import refuse_difference
@@ -29,26 +33,69 @@ def identity(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def starting_model(run: RunConfig, data: Data, device: torch.device) -> Decoder:
-    """The model with its first weights: drawn from the seed, or those of `init_from`.
+    """The model with its first weights, drawn from the seed or those of `init_from`, and what is not trained frozen.
 
     ValueError: a vocabulary smaller than the data's; a folder of another model, vocabulary or tokenizer, naming the
-    difference.
+    difference; no folder for an attention that needs one; patterns of parameters that are not there.
     """
     if run.model.vocab_size < data.vocab_size:
         raise ValueError(
             f"model.vocab_size is {run.model.vocab_size}, but the data has {data.vocab_size} token ids; "
             f"set model.vocab_size to {data.vocab_size}"
         )
-    if run.train.init_from is None:
-        return build(run.model, seed=run.seed, device=device)
+    extended = _extended(run.model)
+    if run.train.init_from is not None:
+        model = _loaded(run, data, device)
+    elif extended:
+        raise ValueError(
+            f"{run.model.mixer_at(extended[0][0]).name} trains from a loaded model only; set train.init_from to the "
+            "model/ folder of a finished softmax run"
+        )
+    else:
+        model = build(run.model, seed=run.seed, device=device)
+    own = tuple(f"layers.{layer}.mixer.{name}" for layer, name in extended)
+    train_only(model, run.train.train_only or own)
+    return model
+
+
+def train_only(model: Decoder, patterns: tuple[str, ...]) -> None:
+    """Freeze the parameters that no pattern matches; none where there are no patterns.
+
+    ValueError: a pattern without a parameter.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    chosen = set() if patterns else set(names)
+    for pattern in patterns:
+        found = fnmatch.filter(names, pattern)
+        if not found:
+            raise ValueError(
+                f"train.train_only: no parameter is called {pattern!r}{nearest(pattern, names)}; the first layer's are "
+                f"{', '.join(name for name in names if name.startswith('layers.0.'))}"
+            )
+        chosen.update(found)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in chosen)
+
+
+def _extended(config: ModelConfig) -> list[tuple[int, str]]:
+    """Layer and name of the parameters that attentions add to a loaded model."""
+    return [(layer, name) for layer in range(config.layers) for name in config.mixer_at(layer).trains]
+
+
+def _loaded(run: RunConfig, data: Data, device: torch.device) -> Decoder:
+    assert run.train.init_from is not None
     folder = Path(run.train.init_from)
     model = convert.load(folder, device=device)
     refuse_difference(
-        {"model": model.config.to_dict(), "tokenizer": _tokenizer(folder / convert.TOKENIZER)},
-        {"model": run.model.to_dict(), "tokenizer": _tokenizer(tokenizer_file(data))},
+        {"model": _without_attention(model.config), "tokenizer": _tokenizer(folder / convert.TOKENIZER)},
+        {"model": _without_attention(run.model), "tokenizer": _tokenizer(tokenizer_file(data))},
         f"the model in {folder}",
     )
-    return model.float()
+    return model.float() if model.config == run.model else adapt(model, run.model, run.seed)
+
+
+def _without_attention(config: ModelConfig) -> dict[str, Any]:
+    return {name: value for name, value in config.to_dict().items() if name not in ATTENTION}
 
 
 def tokenizer_file(data: Data) -> Path | None:

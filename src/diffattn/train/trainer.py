@@ -97,6 +97,7 @@ class _Loop:
         else:
             write_json(self.folder / "config.json", self.run.to_dict())
         self.step, self.seconds, self.loss = progress.step, progress.seconds, progress.loss
+        self.model.advance(self.step / self.config.steps)
         self.peak = profile.peak_flops(self.device, self.dtype, self.threads)
         described = environment(self.device, precision, self.threads, self.peak)
         write_json(self.folder / "environment.json", described)
@@ -117,6 +118,7 @@ class _Loop:
         while self.step < config.steps:
             loss, norm, rate = self._update()
             self.step += 1
+            self.model.advance(self.step / config.steps)
             last = self.step == config.steps
             stop = interrupts.asked and not last
             log = last or self.step % config.log_every == 0
@@ -249,6 +251,7 @@ class _Loop:
         """Name step, layer and the checkpoint to go back to; the weights are still those before the bad step."""
         good = int(self.optimizer.updates)
         batch = self.data.batch(good)
+        self.model.advance(good / self.config.steps)
         layer = locate(self.model, [lambda part=part: self._loss(part) for part in self._parts(batch)])
         saved = checkpoint.found(self.folder / "checkpoints")
         back_to = str(saved[-1].relative_to(self.folder)) if saved else None
