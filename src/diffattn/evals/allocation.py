@@ -73,7 +73,7 @@ class MapSums:
         logs = (size + tiny).log_()
         safe = total.clamp(min=tiny)
         entropy = safe.log() - (size * logs).sum(-1) / safe
-        some = _some_rows(size) / _some_rows(safe[..., None])
+        some = some_rows(size) / some_rows(safe[..., None])
         largest = some.topk(min(RANKS, some.shape[-1]), dim=-1).values
         later = frame.visible.tril(-1).any(-2)
         alive = (size.tril(-1).amax(-2) >= DEAD) & later
@@ -142,6 +142,6 @@ def by_distance(map: Tensor) -> Tensor:
     return torch.stack([apart[:, a:b].sum(-1) for a, b in zip(edges, [*edges[1:], tokens], strict=True)], dim=-1)
 
 
-def _some_rows(values: Tensor) -> Tensor:
+def some_rows(values: Tensor) -> Tensor:
     """Every 8th row of [B, H, T, n]."""
     return values[:, :, (values.shape[2] - 1) % EVERY :: EVERY]

@@ -1,0 +1,148 @@
+"""Massive values in logits and hidden states: the largest, the median, the tails, and LLM.int8()'s channels.
+
+B windows, H heads, T tokens, W width. Values stream through; the k largest are exact, the median is a histogram's.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from diffattn.data.base import Batch
+from diffattn.evals.inside import OUTLIER, LayerOutliers, Outliers, Spread
+from diffattn.evals.seen import Frame, Layer, chunks, look
+from diffattn.evals.sums import mean_of
+from diffattn.model.decoder import Decoder
+from diffattn.ops.reference import compute_dtype, grouped_product
+
+LARGEST = 100
+FRACTION_BITS = 5
+"""Of a float32 behind its exponent, kept by the histogram: 32 bins an octave."""
+BINS = 1 << (8 + FRACTION_BITS)
+INT8_LAYERS, INT8_PLACES = 0.25, 0.06
+
+
+class SpreadSums:
+    """Totals of |values|, and the largest so far."""
+
+    def __init__(self) -> None:
+        self.largest = torch.zeros(0, dtype=torch.float64)
+        self.histogram = torch.zeros(BINS, dtype=torch.int64)
+        self.moments = torch.zeros(4, dtype=torch.float64)
+        self.count = 0
+
+    def add(self, values: Tensor, count: int | None = None) -> None:
+        """Take in values of any shape; where only `count` of them count, all others must be 0."""
+        flat = values.detach().flatten()
+        count = flat.numel() if count is None else count
+        self.count += count
+        size = flat.abs()
+        floor = float(self.largest[-1]) if len(self.largest) == LARGEST else -1.0
+        if float(size.max()) > floor:
+            rivals = torch.cat((self.largest, size[size > floor].double().cpu()))
+            self.largest = rivals.topk(min(LARGEST, len(rivals), self.count)).values
+        bins = size.float().view(torch.int32) >> (23 - FRACTION_BITS)
+        histogram = torch.bincount(bins, minlength=BINS).cpu()
+        histogram[0] -= flat.numel() - count
+        self.histogram += histogram
+        wide = flat.double()
+        squares = wide.square()
+        moments = (wide.sum(), squares.sum(), torch.dot(squares, wide), torch.dot(squares, squares))
+        self.moments += torch.stack(moments).cpu()
+
+    def merge(self, other: "SpreadSums") -> None:
+        """Take in another's totals."""
+        rivals = torch.cat((self.largest, other.largest))
+        self.largest = rivals.topk(min(LARGEST, len(rivals))).values
+        self.histogram += other.histogram
+        self.moments += other.moments
+        self.count += other.count
+
+    def result(self) -> Spread:
+        """Divide, once."""
+        top = [float(self.largest[min(k, len(self.largest)) - 1]) for k in (1, 2, 3, 10, 100)]
+        m1, m2, m3, m4 = (self.moments / self.count).tolist()
+        variance = m2 - m1**2
+        fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
+        rms = m2**0.5
+        return Spread(
+            *top,
+            median=self._median(),
+            rms=rms,
+            ratio=top[0] / rms if rms else None,
+            kurtosis=fourth / variance**2 if variance > 1e-12 * m2 else None,
+            count=self.count,
+        )
+
+    def _median(self) -> float:
+        """Middle of the bin that holds the middle value."""
+        reached = self.histogram.cumsum(0)
+        place = int(torch.searchsorted(reached, (self.count + 1) // 2))
+        edges = torch.tensor([place, place + 1], dtype=torch.int32) << (23 - FRACTION_BITS)
+        return float(edges.view(torch.float32).double().mean()) if place else 0.0
+
+
+class OutlierSums:
+    """Totals of one model."""
+
+    def __init__(self, layers: int) -> None:
+        self.logits = [SpreadSums() for _ in range(layers)]
+        self.hidden = [SpreadSums() for _ in range(layers)]
+        self.first = torch.zeros(layers, dtype=torch.float64)
+        self.mass = torch.zeros(layers, dtype=torch.float64)
+        self.large: list[Tensor | int] = [0] * layers
+        self.tokens = 0
+
+    def add(self, number: int, layer: Layer, effective: Tensor, frame: Frame) -> None:
+        """Take in what one layer showed, and its effective map [B, H, T, T]."""
+        for q, k in layer.mixer.logit_factors(layer.x, layer.where):
+            dtype = compute_dtype(q.dtype)
+            logits = grouped_product(q.detach().to(dtype), k.detach().to(dtype).mT)
+            seen = int(frame.visible.sum()) * logits.shape[1]
+            self.logits[number].add(logits.masked_fill(~frame.visible, 0.0), seen)
+        self.hidden[number].add(layer.hidden)
+        size = effective.abs()
+        self.first[number] += frame.at_first(size).double().sum().cpu()
+        self.mass[number] += size.double().sum().cpu()
+        self.large[number] = (layer.hidden.abs() >= OUTLIER).sum((0, 1)).cpu() + self.large[number]
+        if number == 0:
+            self.tokens += layer.x.shape[0] * layer.x.shape[1]
+
+    def result(self) -> Outliers:
+        """Divide, once."""
+        shares = [float(a / b) if b else None for a, b in zip(self.first, self.mass, strict=True)]
+        layers = [
+            LayerOutliers(layer=number, logits=logits.result(), hidden=hidden.result(), first_token=share)
+            for number, (logits, hidden, share) in enumerate(zip(self.logits, self.hidden, shares, strict=True))
+        ]
+        return Outliers(
+            tokens=self.tokens,
+            logits=_together(self.logits),
+            hidden=_together(self.hidden),
+            first_token=mean_of(shares),
+            int8_channels=self._int8_channels(),
+            layers=layers,
+        )
+
+    def _int8_channels(self) -> int:
+        large = torch.stack([torch.as_tensor(counts) for counts in self.large]).double()
+        layers, places = (large > 0).double().mean(0), large.mean(0) / self.tokens
+        return int(((layers >= INT8_LAYERS) & (places >= INT8_PLACES)).sum())
+
+
+@torch.no_grad()
+def outliers(model: Decoder, batches: Iterable[Batch]) -> Outliers:
+    """Measure the outliers of a model on the tokens of the batches, with its device and precision."""
+    sums = OutlierSums(model.config.layers)
+    for batch in chunks(batches):
+        seen = look(model, batch)
+        for number, layer in enumerate(seen.layers):
+            sums.add(number, layer, layer.mixer.maps(layer.x, layer.where), seen.frame)
+    return sums.result()
+
+
+def _together(parts: list[SpreadSums]) -> Spread:
+    whole = SpreadSums()
+    for part in parts:
+        whole.merge(part)
+    return whole.result()
