@@ -11,8 +11,9 @@ import torch
 import diffattn
 from diffattn.hub import convert
 from diffattn.model.decoder import Decoder
+from diffattn.variants import names
 from diffattn.variants.base import MixerConfig
-from support.models import VARIANTS, random_tokens, small_config, small_model
+from support.models import random_tokens, small_config, small_model
 
 OTHER = MixerConfig.from_dict({"name": "diff_v1", "heads": 2, "lambda_init": 0.8})
 
@@ -37,7 +38,7 @@ def same(a: Decoder, b: Decoder) -> bool:
     )
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", names())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("tied", [True, False])
 def test_models_come_back_bit_for_bit(variant: str, dtype: torch.dtype, tied: bool, tmp_path: Path) -> None:

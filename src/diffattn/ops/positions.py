@@ -100,9 +100,9 @@ def alibi_slopes(heads: int, device: torch.device | str | None = None, dtype: to
     if heads < 1:
         raise ValueError(f"heads: got {heads}, needs at least 1")
     power = 1 << (heads.bit_length() - 1)
-    first = torch.arange(1, power + 1, dtype=torch.float64, device=device) / power
-    further = torch.arange(1, 2 * (heads - power), 2, dtype=torch.float64, device=device) / (2 * power)
-    return torch.exp2(-8 * torch.cat((first, further))).to(dtype)
+    steps = torch.arange(heads, dtype=torch.float64, device=device)
+    exponents = torch.where(steps < power, (steps + 1) / power, (steps - power + 0.5) / power)
+    return torch.exp2(-8 * exponents).to(dtype)
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
