@@ -7,7 +7,9 @@ import pytest
 from diffattn import recipes
 from diffattn.lab import forecast
 from diffattn.lab.budget import LEFT_ALONE_PERCENT, match, run_flops
+from diffattn.lab.losses import Losses
 from diffattn.lab.plan import Arm, judged_runs, resolve
+from diffattn.lab.verdict import Rules, judge
 from diffattn.model.config import ModelConfig
 from diffattn.variants.diff_v2 import DiffV2
 from diffattn.variants.softmax import Softmax
@@ -62,9 +64,22 @@ def test_flops_of_a_run_grow_with_its_steps():
 
 def test_more_seeds_see_smaller_differences():
     task = recipes.get("quick").tasks[0]
-    seen = [forecast.visible_difference(task, seeds) for seeds in (3, 5, 10)]
-    assert seen == sorted(seen, reverse=True)
-    assert 0.03 < seen[1] < 0.12
+    # A screen pools the variance of its arms and a look does not, so 4 seeds can see what 5 cannot.
+    for seeds in ((3, 4), (5, 10)):
+        fewer, more = (forecast.visible_difference(task, n) for n in seeds)
+        assert 0.03 < more < fewer < 0.12
+
+
+def test_the_forecast_of_a_screen_is_what_the_report_of_such_a_screen_says():
+    task = recipes.get("quick").tasks[0]
+    losses = {arm.name: {seed: 2.0 + spread for seed, spread in enumerate((-1.0, 0.0, 1.0))} for arm in task.arms}
+    # Three values one apart have sd 1 in each arm; scaled to an arm's share of the recorded sd.
+    scaled = {arm: {s: x * task.recorded_sd / 2**0.5 for s, x in runs.items()} for arm, runs in losses.items()}
+    found = judge(Losses(full=scaled), Rules(baseline="softmax"))[0]
+    assert found.numbers["detectable_difference"] is None  # the arms are copies of each other
+    scaled["diff_v1"][0], scaled["diff_v1"][1] = scaled["diff_v1"][1], scaled["diff_v1"][0]
+    found = next(f for f in judge(Losses(full=scaled), Rules(baseline="softmax")) if f.arm == "diff_v1")
+    assert found.numbers["detectable_difference"] == pytest.approx(forecast.visible_difference(task, 3), rel=1e-9)
 
 
 def test_without_a_recorded_deviation_no_difference_is_promised():

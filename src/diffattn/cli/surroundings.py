@@ -1,11 +1,15 @@
 """The verbs around training: data and info."""
 
 import platform
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
 
 from diffattn.cli.arguments import first, nearest, parse
+
+if TYPE_CHECKING:
+    from diffattn.lab.plan import Plan
 
 
 def data(argv: list[str]) -> int:
@@ -67,7 +71,7 @@ def info(argv: list[str]) -> int:
         "variants": {name: variants.get(name).describe() for name in variants.names()},
         "implementations": {name: why or "available" for name, why in diffattn.implementations().items()},
         "sizes": {name: f"{config.cost().parameters:,} parameters" for name, config in SIZES.items()},
-        "recipes": {name: recipes.get(name).description for name in recipes.names()},
+        "recipes": {name: "\n".join(_about(recipes.get(name))) for name in recipes.names()},
     }
     if argv and argv[0] not in topics:
         raise ValueError(f"unknown topic {argv[0]!r}{nearest(argv[0], list(topics))}; there are {', '.join(topics)}")
@@ -80,5 +84,11 @@ def info(argv: list[str]) -> int:
     for topic in argv or topics:
         print(f"\n{topic}")
         for name, line in topics[topic].items():
-            print(f"  {name:<16}{line}")
+            print(f"  {name:<16}" + line.replace("\n", "\n" + 18 * " "))
     return 0
+
+
+def _about(plan: "Plan") -> Iterator[str]:
+    if plan.question:
+        yield plan.question
+    yield plan.description

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from diffattn import stats
 from diffattn.lab.budget import measure_speed, run_flops
+from diffattn.lab.effects import detectable_in_screen
 from diffattn.lab.manifest import UNITS
 from diffattn.lab.plan import Plan, Task, judged_runs, resolve, sweep_runs
 from diffattn.lab.progress import duration
+from diffattn.lab.rules import FEWEST_SEEDS
 from diffattn.train.config import RunConfig
 
 RUN_SECONDS = 1.0
@@ -23,6 +25,7 @@ def describe(plan: Plan, *, workers: int, threads: int, hours: float | None = No
     The time rests on a second of real steps per task on this machine, large models on a guess that is marked as one.
     """
     lines = [f"{plan.name}: {plan.description}"]
+    lines += [f"asks      {plan.question}"] * bool(plan.question) + [f"limits    {plan.limits}"] * bool(plan.limits)
     lines.append(f"{workers} run(s) side by side, {threads} thread(s) each; nothing is trained now")
     speeds: dict[str, float] = {}
     for task in plan.tasks:
@@ -52,14 +55,20 @@ def seeds_that_fit(plan: Plan, speeds: dict[str, float], workers: int, hours: fl
 
 def look_alpha(seeds: int) -> float:
     """Share of false alarms that a look at so many seeds may spend: 0.02 at 5, 0.03 at 10, 0.05 for a screen."""
-    return 0.05 if seeds < 5 else 0.02 if seeds < 10 else 0.03
+    return 0.05 if seeds < FEWEST_SEEDS else 0.02 if seeds < 10 else 0.03
 
 
 def visible_difference(task: Task, seeds: int) -> float | None:
-    """True difference that so many seeds see with 80 % power, from the recorded sd; None where none is recorded."""
+    """True difference that so many seeds see with 80 % power, from the recorded sd; None where none is recorded.
+
+    A screen pools the variance over its arms, whose own sd is that of a paired difference divided by sqrt 2.
+    """
     if task.recorded_sd is None or seeds < 2:
         return None
-    return stats.detectable_difference(task.recorded_sd, seeds, look_alpha(seeds), max(1, len(task.arms) - 1))
+    m = max(1, task.comparisons)
+    if seeds < FEWEST_SEEDS:
+        return detectable_in_screen((task.recorded_sd / 2**0.5, len(task.arms) * (seeds - 1)), seeds, m)
+    return stats.detectable_difference(task.recorded_sd, seeds, look_alpha(seeds), m)
 
 
 def _task(plan: Plan, task: Task) -> Iterator[str]:
@@ -82,6 +91,9 @@ def _task(plan: Plan, task: Task) -> Iterator[str]:
             f"  {name:<16}{arm.model.ffn_width:>5}{cost.other_parameters:>18,}{arm.mismatch_percent:>+9.2f} %"
             f"{cost.flops_algebra / 1e6:>16.2f}{cost.flops_executed / 1e6:>10.2f}{cost.cache_bytes:>19,}"
         )
+    for contrast in task.contrasts:
+        (a, b), (c, d) = contrast.first, contrast.second
+        yield f"  contrast  {contrast.lead}, {' against '.join(contrast.under)}: ({a} - {b}) - ({c} - {d})"
 
 
 def _visible(task: Task, seeds: int) -> Iterator[str]:
@@ -95,7 +107,7 @@ def _visible(task: Task, seeds: int) -> Iterator[str]:
         f"(sd {task.recorded_sd:g}, {task.recorded_sd_source})"
     )
     if task.margin is not None:
-        alpha, m = look_alpha(seeds), max(1, len(task.arms) - 1)
+        alpha, m = look_alpha(seeds), max(1, task.comparisons)
         needed = stats.seeds_needed(task.margin, task.recorded_sd or 0.0, alpha, m)
         yield f"          the margin of {task.margin:g} {UNITS[task.metric]} would need {needed} seeds"
 

@@ -42,6 +42,9 @@ def plan_json(
     return {
         "name": plan.name,
         "description": plan.description,
+        "question": plan.question,
+        "limits": plan.limits,
+        "across": list(plan.across),
         "hash": plan.hash(),
         "command": command or f"diffattn compare {plan.name}",
         "definition": plan.to_dict(),
@@ -125,6 +128,7 @@ def _task(task: Task, around: Surroundings, chosen: Mapping[str, float], runs: l
         "recorded_sd": task.recorded_sd,
         "recorded_sd_source": task.recorded_sd_source,
         "arms": list(_arms(task)),
+        "contrasts": [contrast.to_dict() for contrast in task.contrasts],
         "runs": [
             {key: value for key, value in asdict(run).items() if key not in ("config", "task", "maps")} for run in runs
         ],
@@ -132,6 +136,7 @@ def _task(task: Task, around: Surroundings, chosen: Mapping[str, float], runs: l
 
 
 def _arms(task: Task) -> Iterator[dict[str, Any]]:
+    own = sorted({name for arm in task.arms for name in arm.model})
     for name, resolved in resolve(task).items():
         arm, cost = resolved.arm, resolved.model.cost()
         by_layer = {str(layer): mixer.to_dict() for layer, mixer in arm.mixers_by_layer.items()}
@@ -139,6 +144,7 @@ def _arms(task: Task) -> Iterator[dict[str, Any]]:
             "name": name,
             "mixer": arm.mixer.to_dict(),
             **({"mixers_by_layer": by_layer} if by_layer else {}),
+            **({"settings": {name: getattr(resolved.model, name) for name in own}} if own else {}),
             "note": arm.note,
             "ffn_width": resolved.model.ffn_width,
             "other_parameters": cost.other_parameters,

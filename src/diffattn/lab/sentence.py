@@ -2,9 +2,11 @@
 
 import math
 
-from diffattn.lab.effects import Effect
+import numpy as np
+
+from diffattn.lab.effects import Effect, Interval, Pairs
 from diffattn.lab.ranks import RankEffect
-from diffattn.lab.rules import RULER_RATIO, Rules
+from diffattn.lab.rules import RULER_RATIO, Contrast, Rules
 
 FARTHEST_RULERS = 3
 """Beyond so many ruler lengths a difference's worth in tokens is given as a bound: log-linearity ends somewhere."""
@@ -98,6 +100,57 @@ def judged_ranks(verdict: str, effect: RankEffect, rules: Rules) -> str:
         text = f"{effect.arm}: {goal} with between {low:.2f} and {high:.2f} x the tokens ({seeds(effect.n)})"
     never = "; never is counted as twice the budget" if effect.censored else ""
     return f"{text}; {counts}{never}"
+
+
+def contrasted(verdict: str, contrast: Contrast, effect: Effect, rules: Rules) -> str:
+    """The claim about a contrast of losses: both leads, positive where the loss is lower, and how they differ."""
+    here, there = (signed(effect, rules.sign * half.mean()) for half in (effect.pairs.arm, effect.pairs.baseline))
+    more = rules.sign * effect.mean
+    spread = "no interval"
+    if math.isfinite(effect.high):
+        low, high = sorted(math.copysign(1, more) * rules.sign * end for end in (effect.low, effect.high))
+        spread = f"{signed(effect, low)} to {signed(effect, high)}"
+    side, by = "larger" if more > 0 else "smaller", plain(effect, abs(more))
+    told = (
+        f"{contrast.lead} is {here} {rules.unit} {contrast.under[0]} and {there} {contrast.under[1]}: {side} "
+        f"{contrast.under[0]} by {by} ({spread}, {seeds(effect.n)})"
+    )
+    if verdict in ("SCREEN", "NO VERDICT"):
+        return f"{told}, {_undecided(verdict)}; {_confirm(contrast, rules)}"
+    if verdict == "TOO SMALL":
+        return f"{told}, too small to matter by the margin fixed beforehand ({_margin(effect, rules)})"
+    if verdict == "NO DIFFERENCE":
+        return f"{told}, no difference" + (f" larger than {_margin(effect, rules)}" if effect.margin else " at all")
+    if verdict == "BLIND":
+        more_tokens = f"{100 * (RULER_RATIO - 1):.0f} % more tokens"
+        return f"{told}; this setting did not see {more_tokens}; it cannot answer{_power(effect, rules)}"
+    return f"{told}, which leaves it open{_power(effect, rules)}" if verdict == "UNRESOLVED" else told
+
+
+def contrasted_ranks(verdict: str, contrast: Contrast, pairs: Pairs, interval: Interval, rules: Rules) -> str:
+    """The claim about a contrast of tokens to a share of right answers; pairs and interval in doublings."""
+    here, there = (2.0 ** -float(np.median(half)) for half in (pairs.arm, pairs.baseline))
+    mean, low, high = interval
+    more = math.copysign(1, -mean)
+    side, by = "larger" if mean < 0 else "smaller", f"{2.0 ** abs(mean):.2f}"
+    spread = ""
+    if math.isfinite(low):
+        ends = sorted(2.0 ** (-more * end) for end in (low, high))
+        spread = f"{ends[0]:.2f} to {ends[1]:.2f}, "
+    told = (
+        f"{contrast.lead} in tokens to {_goal(rules)} is a factor of {here:.2f} {contrast.under[0]} and {there:.2f} "
+        f"{contrast.under[1]}: {side} {contrast.under[0]} by a factor of {by} ({spread}{seeds(len(pairs.seeds))}; "
+        "never counts as twice the budget)"
+    )
+    if verdict in ("SCREEN", "NO VERDICT"):
+        return f"{told}, {_undecided(verdict)}; {_confirm(contrast, rules)}"
+    if verdict in ("TOO SMALL", "NO DIFFERENCE"):
+        return f"{told}, a difference within the margin fixed beforehand"
+    return f"{told}, which leaves it open" if verdict == "UNRESOLVED" else told
+
+
+def _confirm(contrast: Contrast, rules: Rules) -> str:
+    return _next_step(" ".join(arm for arm in contrast.arms if arm != rules.baseline), rules)
 
 
 def _reached(effect: RankEffect, rules: Rules) -> str:

@@ -19,7 +19,9 @@ ARM = {
     "flops_algebra": MAYBE,
     "flops_executed": MAYBE,
     "cache_bytes": MAYBE,
+    "settings?": {},
 }
+CONTRAST = {"name": str, "first": [str], "second": [str], "lead": str, "under": [str]}
 RUN = {"folder": str, "arm": str, "budget": str, "seed": int, "learning_rate": NUMBER, "sweep": bool}
 TASK = {
     "runs": [RUN],
@@ -37,8 +39,18 @@ TASK = {
     "tokens": NUMBER,
     "context": NUMBER,
     "bigram_loss": MAYBE,
+    "contrasts?": [CONTRAST],
 }
-PLAN = {"tasks": [TASK], "name": str, "description?": WORDS, "hash?": WORDS, "command?": WORDS}
+PLAN = {
+    "tasks": [TASK],
+    "name": str,
+    "description?": WORDS,
+    "question?": WORDS,
+    "limits?": WORDS,
+    "across?": [str],
+    "hash?": WORDS,
+    "command?": WORDS,
+}
 CONFIG = {"model": {"layers": NUMBER, "width": NUMBER}}
 ENVIRONMENT = {"command?": WORDS, "cores?": MAYBE, "threads?": MAYBE, "peak_gflops?": MAYBE}
 DONE = {"status": str}
@@ -54,6 +66,31 @@ HELDOUT = {
 }
 BRANCH = {"name": str, "coefficient": NUMBER, "map": [[NUMBER]]}
 MAPS = {"tokens": [str], "heads": [{"layer": int, "head": int, "branches": [BRANCH], "effective": [[NUMBER]]}]}
+PER_HEAD = {"mean": MAYBE}
+CURVE = {"mean": [MAYBE]}
+SHARE = {"signed": PER_HEAD, "absolute": PER_HEAD}
+MAP = {
+    "name": str,
+    "allocation": {"answer?": SHARE, "first": SHARE, "rest": SHARE},
+    **dict.fromkeys(("negative_mass", "exact_zeros", "non_convex_rows", "effective_keys", "dead_keys"), PER_HEAD),
+    **dict.fromkeys(("mass_by_distance", "sorted_mass"), CURVE),
+    "head_cosine": [[MAYBE]],
+    "gradient_norm?": PER_HEAD,
+    "gradient_by_weight?": CURVE,
+}
+RELATION = ("cosine", "lam", "lam_least_squares", "r2", "r2_learned", "jensen_shannon", "js_loss_correlation")
+PAIR = {**dict.fromkeys(RELATION, PER_HEAD), "js_by_loss": CURVE}
+OUTPUTS = {
+    **dict.fromkeys(("first_weight", "first_contribution", "relative_norm"), PER_HEAD),
+    "signal_to_noise?": dict.fromkeys(("first_map", "effective", "normed"), PER_HEAD),
+    "outside_hull?": PER_HEAD,
+}
+LAYER = {"layer": int, "maps": [MAP], "pair?": PAIR, "outputs?": OUTPUTS, "mixing?": [[NUMBER]]}
+SPREAD = {"top1": NUMBER, "top10": NUMBER, "median": NUMBER, "ratio?": MAYBE, "kurtosis?": MAYBE}
+SPREADS = {"logits": SPREAD, "hidden": SPREAD}
+OUTLIERS = {**SPREADS, "first_token?": MAYBE, "int8_channels": NUMBER, "layers": [SPREADS]}
+INSIDE = {"tokens": NUMBER, "answers": NUMBER, "layers": [LAYER], "outliers": OUTLIERS}
+"""The fields of `diffattn.evals.inside.Inside` that the report reads."""
 ROW = {"kind": str}
 ROWS: dict[str, dict[str, Any]] = {
     "train": {"machine": {"peak_memory_bytes?": MAYBE}},
@@ -64,6 +101,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "loss": NUMBER,
         "accuracy": MAYBE,
         "machine": {"seconds": NUMBER},
+        "outliers?": SPREADS,
     },
     "lambda": {"tokens": NUMBER, "layers": list},
 }

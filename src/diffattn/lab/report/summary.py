@@ -1,13 +1,14 @@
 """A plan's folder -> the dictionary that report.json holds and that page and text draw from.
 
 report.json, version 1 (null: not measured, or not yet)
-    plan           name, description, hash, command, runs {planned, ended, failed}
+    plan           name, description, question, limits, hash, command, runs {planned, ended, failed}
     tasks          task name ->
         the plan's own numbers: data, metric, unit, baseline, margin, seeds, tokens, context, bigram_loss, ...
         model          the baseline in words;  hardware: the machine in words;  shared: what seconds mean
         ended          whether every run has;  progress: "2 of 3 seeds complete"
         split          "test", or "dev" while a finished run lacks its test evaluation
         findings       list of {arm, verdict, mean, low, high, n, worth_percent_of_tokens, sentence, numbers}
+        contrasts      the same of each contrast, its name as arm and its difference of differences as mean
         equal_time_seconds    the least, over arms, of its slowest seed's training time
         arms           arm name ->
             sizes and costs as planned: ffn_width, other_parameters, flops_algebra, cache_bytes, ...
@@ -16,11 +17,14 @@ report.json, version 1 (null: not measured, or not yet)
             failed_seeds      not finite, or too far above the baseline: the arm then has no means
             seeds      seed -> {status, final_loss, bits_per_byte, accuracy, tokens_to_50, tokens_to_90, seconds,
                        loss_at_equal_time, recall_hits, other_tokens, by_position [{first, last, loss}],
-                       curve [{step, tokens, flops, seconds, loss, bits_per_byte, accuracy}], lambda [{tokens, layers}]}
+                       curve [{step, tokens, flops, seconds, loss, bits_per_byte, accuracy}], lambda [{tokens, layers}],
+                       outliers [{tokens, logits, hidden}] along training,
+                       inside: evals/inside.json, numbers of single heads replaced by the heads' mean}
             quarter, ruler      seed -> final loss
         sweep          list of {arm, learning_rate, seed, loss (dev; null: the run failed)}
         maps           arm -> {seed, tokens, heads}, as evals/maps.json
         not_equal      arm -> what differs from the baseline, in words
+    across         list of {arm, sentence, rows [{task, verdict, mean, low, high, n, unit}]}: one arm over the tasks
     failed         list of {folder, task, arm, seed, budget, learning_rate, sweep, step, tokens, layer,
                    loss (null: not finite)}
     environments   list of {runs: how many, and the fields of environment.json that they share}
@@ -31,6 +35,7 @@ import math
 import shlex
 from typing import Any
 
+from diffattn.lab.report.across import across
 from diffattn.lab.report.folder import Folder, Run, Task
 from diffattn.lab.report.seeds import seed_numbers
 from diffattn.lab.report.verdicts import ENDED, failures, final_loss, findings, main_runs, side_by_side, split_of
@@ -44,18 +49,20 @@ LEVEL = 0.95
 def summarise(folder: Folder) -> Json:
     """Every number of the report as plain JSON values; infinite and undefined ones become null."""
     runs = [run for task in folder.tasks for run in task.runs]
+    tasks = {task.plan["name"]: _task(task) for task in folder.tasks}
     report = {
         "format": "diffattn report",
         "version": 1,
         "plan": {
-            **{key: folder.plan.get(key) for key in ("name", "description", "hash", "command")},
+            **{key: folder.plan.get(key) for key in ("name", "description", "question", "limits", "hash", "command")},
             "runs": {
                 "planned": len(runs),
                 "ended": sum(run.status in ENDED for run in runs),
                 "failed": sum(len(failures(task)) for task in folder.tasks),
             },
         },
-        "tasks": {task.plan["name"]: _task(task) for task in folder.tasks},
+        "tasks": tasks,
+        "across": across(folder.plan.get("across") or (), tasks),
         "failed": [_failure(task, run) for task in folder.tasks for run in failures(task)],
         "environments": _environments(runs),
         "commands": [folder.plan.get("command")]
@@ -70,6 +77,7 @@ def _task(task: Task) -> Json:
     arms = {arm["name"]: _arm(task, arm, split, equal_time) for arm in plan["arms"]}
     baseline = arms[plan["baseline"]]
     not_equal = {name: words for name, arm in arms.items() if (words := differences(arm, baseline))}
+    found, contrasts = findings(task, split, inequalities(arms, plan["baseline"]))
     some = next((run for run in task.runs if run.config), None)
     ended = {run.seed for run in task.runs if not run.sweep and run.budget == "full"} - {
         run.seed for run in task.runs if not run.sweep and run.status in ("planned", "unfinished")
@@ -82,7 +90,8 @@ def _task(task: Task) -> Json:
         "hardware": hardware([run.environment for run in task.runs if run.environment]),
         "shared": shared(side_by_side(task)),
         "progress": f"{len(ended)} of {len(plan['seeds'])} seeds complete",
-        "findings": findings(task, split, inequalities(arms, plan["baseline"])),
+        "findings": found,
+        "contrasts": contrasts,
         "equal_time_seconds": equal_time,
         "arms": arms,
         "sweep": [

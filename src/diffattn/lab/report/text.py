@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from diffattn.lab.report.across import across_table
 from diffattn.lab.report.evidence import evidence_table, evidence_words
 from diffattn.lab.report.tables import Table, arm_tables
-from diffattn.lab.report.words import count, rate, status_words
+from diffattn.lab.report.words import count, parted, rate, status_words
 
 Json = dict[str, Any]
 
@@ -12,18 +13,31 @@ Json = dict[str, Any]
 def render_text(report: Json) -> str:
     """The verdicts, the tables and what was not equal, as Markdown."""
     plan = report["plan"]
-    parts = [f"# {_plain(plan['name'])}", _plain(plan["description"] or ""), f"{status_words(report)}.", "## Verdicts"]
+    parts = [f"# {_plain(plan['name'])}", *(_plain(plan[key] or "") for key in ("question", "description", "limits"))]
+    parts += [f"{status_words(report)}.", "## Verdicts"]
     for name, task in report["tasks"].items():
         parts.append(f"**{_plain(name)}** ({task['progress']})")
-        found = [f"- **{f['verdict']}** {_plain(f['sentence'])}" for f in task["findings"]]
-        parts.append("\n".join(found) or "No verdict yet: no seed is finished both in the baseline and in another arm.")
+        parts += _verdicts(task)
     for name, task in report["tasks"].items():
         parts += _task(name, task)
+    if report["across"]:
+        parts.append("## Across the tasks")
+    for found in report["across"]:
+        parts += [_plain(found["sentence"]), _table(across_table(found))]
     parts += ["## Failed runs", _failed(report["failed"]), "## Repeat it"]
     parts += ["With the command on the path after `source .venv/bin/activate`:"]
     parts += ["\n".join(f"    {command}" for command in report["commands"] if command)]
     parts += ["\n".join(_environment(env) for env in report["environments"]) or "No run has begun."]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _verdicts(task: Json) -> list[str]:
+    """The claims in a list, and below it once what all of them are true of."""
+    found = task["findings"]
+    if not found:
+        return ["No verdict yet: no seed is finished both in the baseline and in another arm."]
+    lines = [f"- **{f['verdict']}** {_plain(parted(f)[0])}" for f in (*found, *task["contrasts"])]
+    return ["\n".join(lines), _plain(parted(found[0])[1])]
 
 
 def _task(name: str, task: Json) -> list[str]:

@@ -1,13 +1,15 @@
 """The losses of a task's runs, and what the laboratory's rules say about them."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from diffattn.lab.contrasts import judge_contrasts
 from diffattn.lab.losses import Losses, failed_runs
 from diffattn.lab.report.folder import Run, Task
+from diffattn.lab.rules import Contrast, Rules
 from diffattn.lab.sentence import describe_setting
-from diffattn.lab.verdict import Rules, judge
+from diffattn.lab.verdict import judge
 
 ENDED = ("finished", "non-finite")
 LAST_LOOK = Rules(baseline="").looks[-1][0]
@@ -55,33 +57,40 @@ def tokens_to(run: Run, share: float) -> float | None:
     return next((row["tokens"] for row in run.evals if row["accuracy"] is not None and row["accuracy"] >= share), None)
 
 
-def findings(task: Task, split: str, not_equal: str) -> list[dict[str, Any]]:
-    """What may be said about each arm, as JSON; empty while no arm has a seed in common with the baseline."""
+def findings(task: Task, split: str, not_equal: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What may be said about arms, and about contrasts, as JSON; nothing while no arm has the baseline's seeds.
+
+    The arms of a screen are given as it ranks them, the best first.
+    """
     plan = task.plan
     arms = [arm["name"] for arm in plan["arms"]]
+    contrasts = [Contrast.from_dict(given) for given in plan.get("contrasts", ())]
     full = {arm: _values(task, arm, "full", split) for arm in arms}
     full = {arm: seeds for arm, seeds in full.items() if seeds}
     if len(full) < 2 or plan["baseline"] not in full:
-        return []
+        return [], []
     losses = Losses(
         full=full,
         quarter={arm: seeds for arm in arms if (seeds := _values(task, arm, "quarter", split))},
         ruler=_values(task, plan["baseline"], "ruler", split),
     )
-    runs, minutes = _confirmation(task)
     rules = Rules(
         baseline=plan["baseline"],
-        comparisons=len(arms) - 1,
+        comparisons=len(arms) - 1 + len(contrasts),
         margin=plan["margin"],
         metric=plan["metric"],
         unit=plan["unit"],
         lower_is_better=plan["lower_is_better"],
         token_budget=plan["tokens"],
-        confirm_runs=runs,
-        confirm_minutes=minutes,
         setting=_setting(plan, not_equal),
     )
-    return [asdict(finding) for finding in judge(losses, rules)]
+    found = judge(losses, _confirming(rules, task, next(arm for arm in arms if arm != plan["baseline"])))
+    if all(finding.verdict in ("SCREEN", "UNSTABLE") for finding in found):
+        found.sort(key=lambda finding: (finding.mean is None, -rules.sign * (finding.mean or 0.0)))
+    interactions = []
+    for contrast in contrasts:
+        interactions += judge_contrasts(losses, _confirming(rules, task, *contrast.arms), [contrast])
+    return [asdict(finding) for finding in found], [asdict(finding) for finding in interactions]
 
 
 def _values(task: Task, arm: str, budget: str, split: str) -> dict[int, float]:
@@ -98,14 +107,14 @@ def _values(task: Task, arm: str, budget: str, split: str) -> dict[int, float]:
     return values
 
 
-def _confirmation(task: Task) -> tuple[int, float | None]:
-    """Fresh runs, and their minutes here, that would bring one arm and the baseline to the last look."""
-    arms = [arm["name"] for arm in task.plan["arms"] if arm["name"] != task.plan["baseline"]]
+def _confirming(rules: Rules, task: Task, *arms: str) -> Rules:
+    """The rules with the fresh runs, and their minutes here, that would bring arms and baseline to the last look."""
     seeds, budgets = LAST_LOOK, ("full", "quarter", "ruler")
-    kinds = [main_runs(task, arm, budget) for arm in (task.plan["baseline"], arms[0]) for budget in budgets]
+    kinds = [main_runs(task, arm, budget) for arm in sorted({*arms, rules.baseline}) for budget in budgets]
     times = [[run.done["seconds"] for run in runs if run.status == "finished"] for runs in kinds if runs]
     one_seed = sum(sum(t) / len(t) for t in times) if all(times) else None
-    return seeds * len(times), None if one_seed is None else math.ceil(seeds * one_seed / side_by_side(task) / 60)
+    minutes = None if one_seed is None else math.ceil(seeds * one_seed / side_by_side(task) / 60)
+    return replace(rules, confirm_runs=seeds * len(times), confirm_minutes=minutes)
 
 
 def side_by_side(task: Task) -> int:

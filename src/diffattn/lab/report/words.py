@@ -104,6 +104,15 @@ def status_words(report: Json) -> str:
     return "; ".join(parts)
 
 
+def parted(finding: Json) -> tuple[str, str]:
+    """A verdict's sentence in two: the claim, and what it is true of."""
+    for stop in (". Against ", ". Per seed "):
+        claim, found, conditions = finding["sentence"].partition(stop)
+        if found:
+            return f"{claim}.", found.removeprefix(". ") + conditions
+    return finding["sentence"], ""
+
+
 LEAST = 5e-4
 """Relative differences below this print as none."""
 # What may differ although nobody compares it: key, name, and how it is known.
@@ -125,6 +134,8 @@ def differences(arm: Json, baseline: Json) -> str:
         said.append(f"non-embedding parameters {percent(arm['mismatch_percent'])}")
     if arm["learning_rate"] != baseline["learning_rate"]:
         said.append(f"learning rate {rate(arm['learning_rate'])} against {rate(baseline['learning_rate'])}")
+    own, shared = arm.get("settings", {}), baseline.get("settings", {})
+    said += [f"{name} {value} against {shared[name]}" for name, value in own.items() if value != shared[name]]
     ratios = ((name, end, _ratio(arm, baseline, key)) for key, name, end in COSTS)
     said += [
         f"{name} × {_times(ratio)}{end}" for name, end, ratio in ratios if ratio is not None and abs(ratio - 1) >= LEAST
@@ -141,6 +152,8 @@ def inequalities(arms: Json, baseline: str) -> str:
         said.append(f"parameters by up to {percent(worst)}")
     if any(arm["learning_rate"] != base["learning_rate"] for arm in others):
         said.append("learning rates")
+    for name, value in base.get("settings", {}).items():
+        said += [name] * any(arm["settings"][name] != value for arm in others)
     for key, name, end in COSTS:
         ratios = [ratio for arm in others if (ratio := _ratio(arm, base, key)) is not None]
         low, high = min(ratios, default=1), max(ratios, default=1)
