@@ -45,6 +45,7 @@ VERBS = {
     "train": Verb("models", "train", "Train one model: `--variant NAME`, or a run again: `--from config.json`."),
     "eval": Verb("models", "evaluate", "Held-out loss of a model folder: nats, bits per byte, loss by position."),
     "generate": Verb("models", "generate", "Continue a text with a model folder."),
+    "prune": Verb("prune", "prune", "What second maps are worth: the loss without them, one after another."),
     "bench": Verb("bench", "bench", "Time attention, a training step, decoding, next to what torch alone offers."),
     "data": Verb("surroundings", "data", "`data prepare SOURCE`: tokenise and split a corpus, print its manifest."),
     "info": Verb("surroundings", "info", "What is installed: versions, implementations, variants, sizes, recipes."),

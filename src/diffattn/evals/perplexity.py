@@ -1,8 +1,7 @@
 """Held-out loss and its parts, as sums and counts over tokens: how they were batched cannot change them."""
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffattn.data import TextData, open_data
 from diffattn.data.base import NOT_SCORED, Batch, Split
-from diffattn.hub.convert import TOKENIZER, load
+from diffattn.evals.heldout import held_out, together
+from diffattn.hub.convert import load
 from diffattn.model.decoder import Decoder
 from diffattn.ops.loss import token_losses
 
@@ -96,23 +95,8 @@ def evaluate_folder(
     no model folder, no usable text, a model without a tokenizer for it.
     """
     model = load(folder)
-    tokenizer = Path(folder) / TOKENIZER
-    config = TextData(source=source, tokenizer=str(tokenizer) if tokenizer.is_file() else "bytes")
-    # Opened with single windows: a text too short for a training batch can still be scored.
-    data = open_data(config, context=model.config.context, batch_size=1, seed=0)
-    if data.vocab_size > model.config.vocab_size:
-        raise ValueError(
-            f"the model in {folder} has {model.config.vocab_size} token ids, "
-            f"{config.tokenizer} have {data.vocab_size}; put the {TOKENIZER} it was trained with into its folder"
-        )
-    return evaluate(model, _together(data.evaluation(split, tokens), batch_size), data.token_bytes)
-
-
-def _together(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
-    """Join up to `size` batches into one."""
-    batches = iter(batches)
-    while group := list(itertools.islice(batches, size)):
-        yield Batch(*(torch.cat(columns) for columns in zip(*group, strict=True)))
+    data = held_out(folder, model, source)
+    return evaluate(model, together(data.evaluation(split, tokens), batch_size), data.token_bytes)
 
 
 def _scored(model: Decoder, batch: Batch) -> dict[str, np.ndarray]:
