@@ -8,7 +8,8 @@ from diffattn import recipes
 from diffattn.lab import forecast
 from diffattn.lab.budget import LEFT_ALONE_PERCENT, match, run_flops
 from diffattn.lab.losses import Losses
-from diffattn.lab.plan import Arm, judged_runs, resolve
+from diffattn.lab.plan import Arm, resolve
+from diffattn.lab.runs import judged_runs
 from diffattn.lab.verdict import Rules, judge
 from diffattn.model.config import ModelConfig
 from diffattn.variants.diff_v2 import DiffV2

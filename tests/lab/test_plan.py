@@ -8,7 +8,8 @@ import pytest
 from diffattn import recipes
 from diffattn.lab import manifest
 from diffattn.lab.confirm import confirmation
-from diffattn.lab.plan import Arm, Plan, judged_runs, select, sweep_runs
+from diffattn.lab.plan import Arm, Plan, select
+from diffattn.lab.runs import judged_runs, sweep_runs
 from diffattn.lab.sweep import choose, sweep
 from diffattn.variants.softmax import Softmax
 from support.plans import tiny_plan, tiny_task

@@ -16,8 +16,9 @@ import torch
 from diffattn import recipes
 from diffattn.hub.convert import load
 from diffattn.lab import progress, runner
-from diffattn.lab.plan import Arm, Plan, judged_runs
+from diffattn.lab.plan import Arm, Plan
 from diffattn.lab.pool import Pool
+from diffattn.lab.runs import judged_runs
 from diffattn.variants.softmax import Softmax
 from support.plans import tiny_plan, tiny_task
 

@@ -9,7 +9,8 @@ import torch
 from diffattn import recipes
 from diffattn.data import TextData
 from diffattn.lab import forecast
-from diffattn.lab.plan import Plan, judged_runs, resolve
+from diffattn.lab.plan import Plan, resolve
+from diffattn.lab.runs import judged_runs
 from diffattn.model.decoder import Decoder
 from diffattn.train.trainer import train
 from support.plans import shrunk

@@ -32,6 +32,8 @@ class Arm:
     """Multiplies the learning rate of this arm: planted worse arms, and rates that an earlier sweep chose."""
     redraw_attention: int = 0
     """Added to the seed from which the attention's tensors alone are drawn: planted copies of the baseline."""
+    trains: tuple[str, ...] = ()
+    """Patterns of the parameters that this arm trains, as `TrainConfig.train_only`; empty: as the task says."""
     note: str = ""
     """One line for the report's table."""
 
@@ -53,13 +55,15 @@ class Arm:
     def to_dict(self) -> dict[str, Any]:
         """Give the fields, ready for JSON."""
         by_layer = {str(layer): mixer.to_dict() for layer, mixer in self.mixers_by_layer.items()}
-        return {**plain_fields(self), "mixer": self.mixer.to_dict(), "mixers_by_layer": by_layer}
+        own = {"mixer": self.mixer.to_dict(), "mixers_by_layer": by_layer, "trains": list(self.trains)}
+        return {**plain_fields(self), **own}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
         """Undo `to_dict`."""
         by_layer = {int(layer): MixerConfig.from_dict(mixer) for layer, mixer in given["mixers_by_layer"].items()}
-        return cls(**{**given, "mixer": MixerConfig.from_dict(given["mixer"]), "mixers_by_layer": by_layer})
+        own = {"mixer": MixerConfig.from_dict(given["mixer"]), "mixers_by_layer": by_layer}
+        return cls(**{**given, **own, "trains": tuple(given["trains"])})
 
 
 def plain_fields(config: Any) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from diffattn import stats
 from diffattn.lab.budget import measure_speed, run_flops
 from diffattn.lab.effects import detectable_in_screen
 from diffattn.lab.manifest import UNITS
-from diffattn.lab.plan import Plan, Task, judged_runs, resolve, sweep_runs
+from diffattn.lab.plan import Plan, Task, resolve
 from diffattn.lab.progress import duration
 from diffattn.lab.rules import FEWEST_SEEDS
+from diffattn.lab.runs import judged_runs, sweep_runs
 from diffattn.train.config import RunConfig
 
 RUN_SECONDS = 1.0

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.plan import SWEEP_SEED, Plan, Run, Task, resolve
+from diffattn.lab.plan import SWEEP_SEED, Plan, Task, resolve
+from diffattn.lab.runs import Run
 from diffattn.train.files import differences, write_json
 
 FILE = "plan.json"

@@ -15,11 +15,8 @@ from diffattn.lab.rules import Contrast
 from diffattn.model.config import ModelConfig
 from diffattn.train.config import RunConfig, TrainConfig
 
-__all__ = ["Arm", "Contrast", "Plan", "Resolved", "Run", "Task", "judged_runs", "resolve", "select", "sweep_runs"]
+__all__ = ["Arm", "Contrast", "Plan", "Resolved", "Task", "resolve", "select"]
 
-Budget = Literal["full", "quarter", "ruler"]
-# What each budget multiplies the number of steps by; each has a complete schedule of its own.
-BUDGETS: dict[Budget, float] = {"full": 1.0, "quarter": 0.25, "ruler": 1.25}
 SWEEP_SEED = 100
 """First seed of every learning-rate sweep; judged seeds lie elsewhere."""
 
@@ -38,6 +35,10 @@ class Task:
     """The training recipe, the same for every arm."""
     arms: tuple[Arm, ...]
     """The baseline and what is compared with it."""
+    base_steps: int = 0
+    """Steps for which the baseline is trained first, once per seed; every run of a seed starts from its weights."""
+    base_learning_rate: float | None = None
+    """Learning rate of that training; None: train.learning_rate."""
     contrasts: tuple[Contrast, ...] = ()
     """Differences of differences, declared beforehand; each counts as one comparison more."""
     baseline: str = "softmax"
@@ -73,6 +74,7 @@ class Task:
                 raise ValueError(f"arm {name!r}: names are letters, digits, _ and ., each used once in a task")
         for arm in self.arms:
             arm.validate()
+        self._validate_base()
         for contrast in self.contrasts:
             if len({self.arm(name).name for name in contrast.arms}) < 4:
                 raise ValueError(f"contrast {contrast.name!r} of task {self.name!r} needs four different arms")
@@ -89,12 +91,35 @@ class Task:
                     f"learning_rates of {self.name!r} must be a grid of factor 2, got {low:g} and {high:g}"
                 )
 
+    def _validate_base(self) -> None:
+        if self.base_steps < 0:
+            raise ValueError(f"base_steps of {self.name!r} is {self.base_steps}; it needs 0 or more steps")
+        if self.base_steps and self.train.init_from:
+            raise ValueError(f"task {self.name!r} has base_steps and train.init_from; its runs can start from one only")
+        for arm in self.arms:
+            other = arm.ffn_width not in (None, self.model.ffn_width) or arm.model or arm.redraw_attention
+            if self.base_steps and other:
+                raise ValueError(
+                    f"arm {arm.name!r} continues a trained baseline, so it can differ in its attention only: leave "
+                    "ffn_width, model and redraw_attention alone"
+                )
+            if arm.mixer.trains and not (self.base_steps or self.train.init_from):
+                raise ValueError(
+                    f"arm {arm.name!r} trains from a loaded model only; give task {self.name!r} base_steps, or "
+                    "train.init_from a model folder"
+                )
+
     def arm(self, name: str) -> Arm:
         """Find an arm by its name; ValueError where there is none."""
         for arm in self.arms:
             if arm.name == name:
                 return arm
         raise ValueError(f"task {self.name!r} has no arm {name!r}; its arms are {', '.join(a.name for a in self.arms)}")
+
+    @property
+    def base_rate(self) -> float:
+        """Learning rate of the base."""
+        return self.train.learning_rate if self.base_learning_rate is None else self.base_learning_rate
 
     @property
     def comparisons(self) -> int:
@@ -173,23 +198,6 @@ class Resolved:
     """Non-embedding parameters above (+) or below (-) the baseline's."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training: its folder's name inside the plan's, and what is trained there."""
-
-    folder: str
-    task: str
-    arm: str
-    budget: Budget
-    seed: int
-    learning_rate: float
-    sweep: bool
-    """It only chooses a learning rate, on a seed that is never judged."""
-    maps: bool
-    """Its attention maps are saved for the report."""
-    config: RunConfig
-
-
 def select(task: Task, arms: Sequence[str]) -> Task:
     """Keep the named arms of a task, the baseline, and contrasts between those; ValueError for an unknown name."""
     for name in arms:
@@ -202,87 +210,18 @@ def select(task: Task, arms: Sequence[str]) -> Task:
     )
 
 
-Rates = Mapping[str, Mapping[str, float]]
-"""Learning rates by task and arm, each before the arm's own factor."""
-
-
 def resolve(task: Task) -> dict[str, Resolved]:
-    """Work out every arm's model: the baseline's sizes, its own attention, the feed-forward matched by parameters."""
+    """Work out every arm's model: the baseline's sizes, its own attention, the feed-forward matched by parameters.
+
+    Nothing is matched where arms continue a trained baseline, whose feed-forward they keep.
+    """
     baseline = task.arm(task.baseline).model_from(task.model)
     target = baseline.cost().other_parameters
     resolved: dict[str, Resolved] = {}
     for arm in task.arms:
         model = arm.model_from(task.model)
-        if arm.name != task.baseline and arm.ffn_width is None and arm.match == "ffn":
+        if arm.name != task.baseline and arm.ffn_width is None and arm.match == "ffn" and not task.base_steps:
             model = match(model, target)
         mismatch = 100 * (model.cost().other_parameters / target - 1)
         resolved[arm.name] = Resolved(arm, model, mismatch)
     return resolved
-
-
-def judged_runs(plan: Plan, rates: Rates | None = None) -> list[Run]:
-    """List the runs that are judged: seed by seed, so that a plan that is stopped early has complete seeds.
-
-    rates: by task and arm, from the sweeps; where there is none the middle of the grid, or train.learning_rate, stands.
-    """
-    cells = {task.name: _cells(task, (rates or {}).get(task.name, {})) for task in plan.tasks}
-    models = {task.name: resolve(task) for task in plan.tasks}
-    return [
-        _run(plan, task, arm, models[task.name][arm.name].model, budget, task.first_seed + number, rate, sweep=False)
-        for number in range(max(task.seeds for task in plan.tasks))
-        for task in plan.tasks
-        if number < task.seeds
-        for arm, budget, rate in cells[task.name]
-    ]
-
-
-def sweep_runs(plan: Plan, task: Task, rates: Sequence[float]) -> list[Run]:
-    """List the runs that choose learning rates: every arm at every rate, on seeds that are never judged."""
-    models = resolve(task)
-    seeds = range(SWEEP_SEED, SWEEP_SEED + task.sweep_seeds)
-    return [
-        _run(plan, task, arm, models[arm.name].model, "full", seed, rate, sweep=True)
-        for seed in seeds
-        for rate in sorted(rates)
-        for arm in task.arms
-    ]
-
-
-def _cells(task: Task, chosen: Mapping[str, float]) -> list[tuple[Arm, Budget, float]]:
-    """The trainings of one seed: all arms in full, the ruler, all at a quarter, all at the baseline's rate."""
-    grid = sorted(task.learning_rates) or [task.train.learning_rate]
-    rates = {arm.name: chosen.get(arm.name, grid[len(grid) // 2]) for arm in task.arms}
-    baseline = task.arm(task.baseline)
-    cells: list[tuple[Arm, Budget, float]] = [(arm, "full", rates[arm.name]) for arm in task.arms]
-    if task.ruler:
-        cells.append((baseline, "ruler", rates[baseline.name]))
-    if task.quarter:
-        cells.extend((arm, "quarter", rates[arm.name]) for arm in task.arms)
-    shared = rates[baseline.name]
-    cells.extend((arm, "full", shared) for arm in task.arms if rates[arm.name] != shared)
-    return cells
-
-
-def _run(
-    plan: Plan, task: Task, arm: Arm, model: ModelConfig, budget: Budget, seed: int, rate: float, *, sweep: bool
-) -> Run:
-    rate *= arm.learning_rate_factor
-    share = BUDGETS[budget]
-    steps, evals = (max(1, round(share * count)) for count in (task.train.steps, task.train.evals))
-    train = replace(task.train, learning_rate=rate, steps=steps, evals=evals)
-    labels = {"plan": plan.name, "task": task.name, "arm": arm.name, "budget": budget}
-    if arm.redraw_attention:
-        labels["redraw_attention"] = str(arm.redraw_attention)
-    prefix = f"{task.name}-" if len(plan.tasks) > 1 else ""
-    middle = "" if budget == "full" else f"-{budget}"
-    return Run(
-        folder=f"{prefix}{arm.name}{middle}-lr{rate:g}-s{seed}",
-        task=task.name,
-        arm=arm.name,
-        budget=budget,
-        seed=seed,
-        learning_rate=rate,
-        sweep=sweep,
-        maps=not sweep and budget == "full" and seed == task.first_seed,
-        config=RunConfig(model=model, data=task.data, train=train, seed=seed, labels=labels),
-    )

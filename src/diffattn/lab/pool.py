@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffattn.lab.plan import Run
+from diffattn.lab.runs import Run
 
 ATTEMPTS = 3
 """How often a run is tried when the process that trains it dies."""

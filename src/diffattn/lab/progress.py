@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.lab.budget import run_flops
-from diffattn.lab.plan import Run
+from diffattn.lab.runs import Run
 
 
 class Progress:

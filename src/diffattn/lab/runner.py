@@ -11,9 +11,10 @@ from pathlib import Path
 
 from diffattn.lab import forecast, manifest
 from diffattn.lab.confirm import confirmation
-from diffattn.lab.plan import Plan, Run, judged_runs, resolve, select
+from diffattn.lab.plan import Plan, resolve, select
 from diffattn.lab.pool import Pool
 from diffattn.lab.progress import Progress, read_done
+from diffattn.lab.runs import Run, judged_runs
 from diffattn.lab.sweep import sweep
 
 __all__ = ["compare", "layout", "select"]

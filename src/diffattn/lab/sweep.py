@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from diffattn.lab.plan import Plan, Run, Task, sweep_runs
+from diffattn.lab.plan import Plan, Task
 from diffattn.lab.progress import read_done
+from diffattn.lab.runs import Run, sweep_runs
 
 EXTENSIONS = 4
 """How often the grid grows by one rate before an arm's best is taken from its edge, with a word about it."""
