@@ -17,37 +17,34 @@ class PairSums:
     def __init__(self) -> None:
         self.sums = Sums()
 
-    def add(self, first: Tensor, second: Tensor, lam: Tensor, frame: Frame, losses: Tensor) -> None:
-        """Take in both maps, λ broadcastable to [B, H, T, 1], and the tokens' losses [B, T], NaN where unscored."""
+    def add(self, first: Tensor, second: Tensor, lam: Tensor, frame: Frame) -> None:
+        """Take in both maps, and λ broadcastable to [B, H, T, 1]."""
+        lam = lam.expand(*first.shape[:3], 1)[..., 0]
+        product, squares1, squares2 = _products(first, second)
         self.sums.add(
             rows=first.new_tensor(first.shape[0] * first.shape[2]),
-            lam=over_batch(lam.expand(*first.shape[:3], 1)),
-            product=over_batch((first * second).sum(-1)),
-            squares1=over_batch(first.square().sum(-1)),
-            squares2=over_batch(second.square().sum(-1)),
+            lam=over_batch(lam),
+            product=over_batch(product),
+            squares1=over_batch(squares1),
+            squares2=over_batch(squares2),
         )
-        self._predict(first, second, lam, frame)
-        self._surprise(jensen_shannon(first, second), losses)
-
-    def _predict(self, first: Tensor, second: Tensor, lam: Tensor, frame: Frame) -> None:
-        """Moments of the entries that are no answer."""
-        counted = frame.visible & frame.rows[..., None]
+        counted = frame.visible
         if frame.answers is not None:
-            counted = counted & ~frame.answers
+            counted = frame.visible & frame.rows[..., None] & ~frame.answers
             first, second = first * counted, second * counted
-        scaled = lam * second
+            product, squares1, squares2 = _products(first, second)
         self.sums.add(
             noise=counted.sum(),
             noise1=over_batch(first.sum(-1)),
-            noise11=over_batch(first.square().sum(-1)),
-            noise22=over_batch(second.square().sum(-1)),
-            noise12=over_batch((first * second).sum(-1)),
-            noise1_scaled=over_batch((first * scaled).sum(-1)),
-            noise_scaled=over_batch(scaled.square().sum(-1)),
+            noise11=over_batch(squares1),
+            noise22=over_batch(squares2),
+            noise12=over_batch(product),
+            noise1_scaled=over_batch(lam * product),
+            noise_scaled=over_batch(lam.square() * squares2),
         )
 
-    def _surprise(self, parted: Tensor, losses: Tensor) -> None:
-        """Moments of the divergence [B, H, T] and the loss [B, T]."""
+    def add_divergence(self, parted: Tensor, losses: Tensor) -> None:
+        """Take in the Jensen-Shannon divergence of each row [B, H, T] and the losses [B, T], NaN where unscored."""
         self.sums.add(parted=over_batch(parted))
         scored = losses.isfinite()
         loss, js = losses[scored].double(), parted.transpose(0, 1)[:, scored].double()
@@ -88,13 +85,17 @@ class PairSums:
         )
 
 
-def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
-    """Divergence of the rows of two maps [..., T], each divided by its sum: [...] nats, between 0 and ln 2."""
-    first, second = (x / x.sum(-1, keepdim=True) for x in (first, second))
-    mean = (first + second) / 2
-    return (_entropy(mean) - (_entropy(first) + _entropy(second)) / 2).clamp(min=0.0)
+def jensen_shannon(first: Tensor, second: Tensor, entropies: tuple[Tensor, Tensor]) -> Tensor:
+    """Divergence of the rows of two maps [..., T], each divided by its sum: [...] nats, between 0 and ln 2.
 
-
-def _entropy(rows: Tensor) -> Tensor:
+    entropies: of those rows, as `MapSums.add` gives them.
+    """
+    mean = first / (2 * first.sum(-1, keepdim=True)) + second / (2 * second.sum(-1, keepdim=True))
     # The smallest normal number: log(0) would make NaN of 0 log(0).
-    return -(rows * (rows + torch.finfo(rows.dtype).tiny).log()).sum(-1)
+    mixed = -(mean * (mean + torch.finfo(mean.dtype).tiny).log_()).sum(-1)
+    return (mixed - (entropies[0] + entropies[1]) / 2).clamp(min=0.0)
+
+
+def _products(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A1 A2, A1^2 and A2^2, summed over keys: [B, H, T]."""
+    return (first * second).sum(-1), first.square().sum(-1), second.square().sum(-1)

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffattn.evals.inside import DEAD, DISTANCES, RANKS, Allocation, Curve, MapInside, PerHead, Share
-from diffattn.evals.seen import Frame
+from diffattn.evals.inside import DEAD, RANKS, Allocation, Curve, MapInside, PerHead, Share
+from diffattn.evals.seen import Frame, by_distance
 from diffattn.evals.sums import Sums, curve, numbers, over_batch, per_head
 
 NOT_CONVEX = 1e-6
 """Weights below minus this make a row non-convex, after division by its sum."""
-EVERY = 8
+EVERY = 16
 """Rows are sorted, and gradients binned, in every so many, the last one included."""
 
 
@@ -24,20 +24,25 @@ class MapSums:
         self.name = name
         self.sums = Sums()
 
-    def add(self, map: Tensor, coefficient: Tensor, frame: Frame) -> None:
-        """Take in a map [B, H, T, T] and its coefficient, broadcastable to [B, H, T, 1]."""
+    def add(self, map: Tensor, coefficient: Tensor, frame: Frame) -> Tensor:
+        """Take in a map [B, H, T, T] and its coefficient, broadcastable to [B, H, T, 1].
+
+        Gives the entropy of the rows of |map|, divided by their sums: [B, H, T] nats.
+        """
         size = map.abs()
         total, signed = size.sum(-1), map.sum(-1)
         self._allocate(map, size, total, signed, frame)
         self._shape(map, total, signed, frame)
-        self._spread(size, total, frame)
+        entropy = self._spread(size, total)
         self._profile(map, size, frame)
+        self._count_dead(size, frame)
         flat = map.transpose(0, 1).flatten(1)
         self.sums.add(
             windows_rows=map.new_tensor(map.shape[0] * map.shape[2]),
             coefficient=over_batch(coefficient.expand(*map.shape[:3], 1)),
             gram=flat @ flat.T,
         )
+        return entropy
 
     def _allocate(self, map: Tensor, size: Tensor, total: Tensor, signed: Tensor, frame: Frame) -> None:
         rows = frame.rows
@@ -66,8 +71,8 @@ class MapSums:
             not_convex=over_batch(((least < -NOT_CONVEX * signed.abs()) | (signed == 0)).to(map.dtype)),
         )
 
-    def _spread(self, size: Tensor, total: Tensor, frame: Frame) -> None:
-        """On how many keys the mass lies, and which get none."""
+    def _spread(self, size: Tensor, total: Tensor) -> Tensor:
+        """On how many keys the mass lies; gives the rows' entropies."""
         tiny = torch.finfo(size.dtype).tiny
         # log(0) would make NaN of 0 log(0).
         logs = (size + tiny).log_()
@@ -75,21 +80,23 @@ class MapSums:
         entropy = safe.log() - (size * logs).sum(-1) / safe
         some = some_rows(size) / some_rows(safe[..., None])
         largest = some.topk(min(RANKS, some.shape[-1]), dim=-1).values
-        later = frame.visible.tril(-1).any(-2)
-        alive = (size.tril(-1).amax(-2) >= DEAD) & later
         self.sums.add(
             effective_keys=over_batch(entropy.exp()),
             sorted=F.pad(largest, (0, RANKS - largest.shape[-1])).sum((0, 2)),
             sorted_rows=size.new_tensor(some.shape[0] * some.shape[2]),
-            keys=later.sum(),
-            alive=over_batch(alive.to(size.dtype)),
         )
+        return entropy
 
     def _profile(self, map: Tensor, size: Tensor, frame: Frame) -> None:
         """How mass falls with distance."""
-        seen = frame.visible.to(map.dtype)
-        entries, signed, absolute = (by_distance(x) for x in (seen, map, size))
-        self.sums.grow(distance_entries=entries, distance_signed=signed, distance_mass=absolute)
+        self.sums.grow(distance_signed=by_distance(map), distance_mass=by_distance(size))
+        self.sums.grow(distance_entries=frame.distances.to(map.dtype))
+
+    def _count_dead(self, size: Tensor, frame: Frame) -> None:
+        """Keys that no later query looks at; the diagonal of |map| is lost."""
+        size.diagonal(dim1=-2, dim2=-1).zero_()
+        alive = (size.amax(-2) >= DEAD) & frame.later
+        self.sums.add(keys=frame.later.sum(), alive=over_batch(alive.to(size.dtype)))
 
     def result(self, gradient_norm: PerHead | None = None, gradient_by_weight: Curve | None = None) -> MapInside:
         """Divide, once."""
@@ -130,18 +137,6 @@ class MapSums:
         )
 
 
-def by_distance(map: Tensor) -> Tensor:
-    """Sum [B, H, T, T], 0 above the diagonal, over the entries of each bin of `DISTANCES` that T reaches: [H, bins]."""
-    tokens = map.shape[-1]
-    summed = map.sum(0).contiguous()
-    # Row t begins at t * T: a step of T + 1 a row keeps the distance. What an entry before the first key reads instead
-    # is the end of the row above, which lies above the diagonal.
-    padded = F.pad(summed.flatten(1), (tokens - 1, 0))
-    apart = padded.as_strided((len(summed), tokens, tokens), (padded.shape[1], tokens + 1, 1)).sum(1).flip(-1)
-    edges = [edge for edge in DISTANCES if edge < tokens]
-    return torch.stack([apart[:, a:b].sum(-1) for a, b in zip(edges, [*edges[1:], tokens], strict=True)], dim=-1)
-
-
 def some_rows(values: Tensor) -> Tensor:
-    """Every 8th row of [B, H, T, n]."""
+    """Every 16th row of [B, H, T, n]."""
     return values[:, :, (values.shape[2] - 1) % EVERY :: EVERY]

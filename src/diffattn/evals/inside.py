@@ -84,14 +84,14 @@ class MapInside:
     mass_by_distance: Curve
     """Sum of |entries| in each bin / sum of |entries|."""
     sorted_mass: Curve
-    """|Entries| / their row's sum, largest first: the mean over every 8th row at ranks 1 to 64; its running sum is the
+    """|Entries| / their row's sum, largest first: the mean over every 16th row at ranks 1 to 64; its running sum is the
     mass of the k largest."""
     head_cosine: list[list[float | None]]
     """[H][H]: cosine of the maps of two heads, all entries of all windows as one vector."""
     gradient_norm: PerHead | None
     """Root mean square over rows of the norm of d loss / d logits (nats; loss summed over tokens); None: effective."""
     gradient_by_weight: Curve | None
-    """Mean |d loss / d logit| of the entries in each bin of `WEIGHTS`; None: effective."""
+    """Mean |d loss / d logit| of the entries in each bin of `WEIGHTS`, in every 16th row; None: effective."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,8 @@ class LayerInside:
     pair: PairInside | None
     """None: no maps called A1 and A2."""
     outputs: OutputsInside | None
+    mixing: list[list[float]] | None
+    """The learned matrix [H][H] that mixes the heads' maps, row i for output head i; None: there is none."""
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ B windows, H heads, T tokens of a window. Maps of `TOKENS` tokens exist at a tim
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from diffattn.data.base import Batch
-from diffattn.evals.agreement import PairSums
+from diffattn.evals.agreement import PairSums, jensen_shannon
 from diffattn.evals.allocation import MapSums
 from diffattn.evals.gradients import GradientSums, logit_gradients
 from diffattn.evals.inside import Inside, LamInside, LayerInside
@@ -44,9 +44,11 @@ def look_inside(model: Decoder, batches: Iterable[Batch], *, answers: bool, hull
         count, length = batch.tokens.shape
         places = _places(begun, begun + count, windows, length, -(-hull_samples // len(layers)))
         for number, (sums, layer) in enumerate(zip(layers, seen.layers, strict=True)):
-            effective = sums.add(layer, seen, places)
             with torch.no_grad():
-                massive.add(number, layer, effective, seen.frame)
+                factors = layer.mixer.logit_factors(layer.x, layer.where)
+            effective = sums.add(layer, len(factors), seen, places)
+            with torch.no_grad():
+                massive.add(number, layer, factors, effective, seen.frame)
         begun, tokens = begun + count, tokens + count * length
         marked += int(seen.frame.rows.sum()) if answers else 0
     return Inside(
@@ -68,9 +70,13 @@ class _LayerSums:
         self.paired = False
         self.outputs: OutputSums | None = OutputSums()
         self.lam = _LamSums()
+        self.mixing: Tensor | None = None
 
-    def add(self, layer: Layer, seen: Seen, places: list[tuple[int, int, int]]) -> Tensor:
-        """Take in one pass; gives the effective map [B, H, T, T]."""
+    def add(self, layer: Layer, own: int, seen: Seen, places: list[tuple[int, int, int]]) -> Tensor:
+        """Take in one pass; gives the effective map [B, H, T, T].
+
+        own: how many of the branches have logits; what a layer adds to its own maps, as a bracket does, has none.
+        """
         branches, logits = _branches(layer)
         effective = sum((branch.coefficient * branch.map for branch in branches), branches[0].map.new_zeros(()))
         assert isinstance(effective, Tensor)
@@ -78,22 +84,28 @@ class _LayerSums:
         with torch.no_grad():
             known = [Branch(branch.name, *(x.detach() for x in branch[1:])) for branch in named]
             whole = Branch("effective", effective.new_ones(()), effective.detach())
-            for branch in [*known, whole]:
-                sums = self.maps.setdefault(branch.name, MapSums(branch.name))
-                sums.add(branch.map, branch.coefficient, seen.frame)
+            # A single map is the effective one, and measured once.
+            entropies = [self._measure(branch, seen) for branch in (known if len(known) == 1 else [*known, whole])]
             if [branch.name for branch in known[:2]] == ["A1", "A2"]:
-                self.paired = True
-                first, second = known[:2]
-                self.pair.add(first.map, second.map, -second.coefficient, seen.frame, seen.losses)
+                self._pair(known[:2], (entropies[0], entropies[1]), seen)
             self.lam.add(layer.mixer, layer.x)
+            self.mixing = layer.mixer.mixing()
             path = self._write(layer, known, whole.map, seen, places)
         if path is not None and named and logits is not None:
-            # What a layer adds to its own maps, as a bracket does, has no logits.
-            own = named[: len(layer.mixer.logit_factors(layer.x, layer.where))]
-            of_logits = logit_gradients([branch.map for branch in own], logits, effective, path.of_effective())
-            for branch, gradient in zip(own, of_logits, strict=True):
+            of_logits = logit_gradients([branch.map for branch in named[:own]], logits, effective, path.of_effective())
+            for branch, gradient in zip(named[:own], of_logits, strict=True):
                 self.pulls.setdefault(branch.name, GradientSums()).add(branch.map.detach(), gradient)
         return whole.map
+
+    def _measure(self, branch: Branch, seen: Seen) -> Tensor:
+        sums = self.maps.setdefault(branch.name, MapSums(branch.name))
+        return sums.add(branch.map, branch.coefficient, seen.frame)
+
+    def _pair(self, maps: Sequence[Branch], entropies: tuple[Tensor, Tensor], seen: Seen) -> None:
+        self.paired = True
+        first, second = maps
+        self.pair.add(first.map, second.map, -second.coefficient, seen.frame)
+        self.pair.add_divergence(jensen_shannon(first.map, second.map, entropies), seen.losses)
 
     def _write(
         self, layer: Layer, known: list[Branch], effective: Tensor, seen: Seen, places: list[tuple[int, int, int]]
@@ -117,6 +129,9 @@ class _LayerSums:
         for name, sums in self.maps.items():
             pull = self.pulls[name].result() if name in self.pulls else (None, None)
             found.append(sums.result(*pull))
+        if len(found) == 1 and found[0].name != "effective":
+            whole = found[0]
+            found.append(replace(whole, name="effective", gradient_norm=None, gradient_by_weight=None))
         heads = len(found[-1].coefficient.heads)
         return LayerInside(
             layer=number,
@@ -125,6 +140,7 @@ class _LayerSums:
             maps=found,
             pair=self.pair.result() if self.paired else None,
             outputs=None if self.outputs is None else self.outputs.result(),
+            mixing=None if self.mixing is None else self.mixing.tolist(),
         )
 
 

@@ -3,7 +3,7 @@
 B windows, H heads, T tokens, W width. Values stream through; the k largest are exact, the median is a histogram's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from diffattn.evals.sums import mean_of
 from diffattn.model.decoder import Decoder
 from diffattn.ops.reference import compute_dtype, grouped_product
 
+Factors = Sequence[tuple[Tensor, Tensor]]
 LARGEST = 100
 FRACTION_BITS = 5
 """Of a float32 behind its exponent, kept by the histogram: 32 bins an octave."""
@@ -93,9 +94,9 @@ class OutlierSums:
         self.large: list[Tensor | int] = [0] * layers
         self.tokens = 0
 
-    def add(self, number: int, layer: Layer, effective: Tensor, frame: Frame) -> None:
-        """Take in what one layer showed, and its effective map [B, H, T, T]."""
-        for q, k in layer.mixer.logit_factors(layer.x, layer.where):
+    def add(self, number: int, layer: Layer, factors: Factors, effective: Tensor, frame: Frame) -> None:
+        """Take in what one layer showed, the factors of its logits, and its effective map [B, H, T, T]."""
+        for q, k in factors:
             dtype = compute_dtype(q.dtype)
             logits = grouped_product(q.detach().to(dtype), k.detach().to(dtype).mT)
             seen = int(frame.visible.sum()) * logits.shape[1]
@@ -103,7 +104,7 @@ class OutlierSums:
         self.hidden[number].add(layer.hidden)
         size = effective.abs()
         self.first[number] += frame.at_first(size).double().sum().cpu()
-        self.mass[number] += size.double().sum().cpu()
+        self.mass[number] += size.sum(-1).double().sum().cpu()
         self.large[number] = (layer.hidden.abs() >= OUTLIER).sum((0, 1)).cpu() + self.large[number]
         if number == 0:
             self.tokens += layer.x.shape[0] * layer.x.shape[1]
@@ -137,7 +138,8 @@ def outliers(model: Decoder, batches: Iterable[Batch]) -> Outliers:
     for batch in chunks(batches):
         seen = look(model, batch)
         for number, layer in enumerate(seen.layers):
-            sums.add(number, layer, layer.mixer.maps(layer.x, layer.where), seen.frame)
+            factors = layer.mixer.logit_factors(layer.x, layer.where)
+            sums.add(number, layer, factors, layer.mixer.maps(layer.x, layer.where), seen.frame)
     return sums.result()
 
 

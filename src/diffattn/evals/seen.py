@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffattn.data.base import NOT_SCORED, Batch
+from diffattn.evals.inside import DISTANCES
 from diffattn.model.decoder import Decoder
 from diffattn.ops.loss import token_losses
 from diffattn.variants.base import Mixer, Where
@@ -46,13 +48,14 @@ class Frame:
     """Bool, [B, 1, T, T]: who may attend to whom."""
     first: Tensor
     """[B, 1, T, 1]: the first key that each query sees."""
+    later: Tensor
+    """Bool, [B, 1, T]: keys that a later query sees."""
+    distances: Tensor
+    """[1, bins]: visible entries in each bin of `DISTANCES`."""
     answers: Tensor | None
     """Bool, [B, 1, T, T]: the key holds this query's answer; None: the data marks none."""
-
-    @property
-    def rows(self) -> Tensor:
-        """Bool, [B, 1, T]: those with a marked answer where the data marks answers, else all."""
-        return self.visible.any(-1) if self.answers is None else self.answers.any(-1)
+    rows: Tensor
+    """Bool, [B, 1, T]: those with a marked answer where the data marks answers, else all."""
 
     def at_first(self, values: Tensor) -> Tensor:
         """Pick the entries of [B, H, T, T] at each query's first key, [B, H, T]."""
@@ -92,10 +95,32 @@ def look(model: Decoder, batch: Batch, *, answers: bool = False, gradients: bool
         layer.residual, layer.x, layer.hidden = (x.detach() for x in (layer.residual, layer.x, layer.hidden))
         layer.heads = None if layer.heads is None else layer.heads.detach()
     marked = answer_keys(tokens, targets, documents)[:, None] if answers else None
+    return Seen(layers, _frame(documents, marked), losses.detach().masked_fill(targets == NOT_SCORED, torch.nan))
+
+
+def _frame(documents: Tensor, answers: Tensor | None) -> Frame:
     visible = (documents[:, None, :, None] == documents[:, None, None]).tril()
-    # argmax gives the first of equals.
-    frame = Frame(visible, visible.int().argmax(-1, keepdim=True), marked)
-    return Seen(layers, frame, losses.detach().masked_fill(targets == NOT_SCORED, torch.nan))
+    return Frame(
+        visible=visible,
+        # argmax gives the first of equals.
+        first=visible.int().argmax(-1, keepdim=True),
+        later=visible.tril(-1).any(-2),
+        distances=by_distance(visible.double()),
+        answers=answers,
+        rows=visible.any(-1) if answers is None else answers.any(-1),
+    )
+
+
+def by_distance(map: Tensor) -> Tensor:
+    """Sum [B, H, T, T], 0 above the diagonal, over the entries of each bin of `DISTANCES` that T reaches: [H, bins]."""
+    tokens = map.shape[-1]
+    summed = map.sum(0).contiguous()
+    # Row t begins at t * T: a step of T + 1 a row keeps the distance. What an entry before the first key reads instead
+    # is the end of the row above, which lies above the diagonal.
+    padded = F.pad(summed.flatten(1), (tokens - 1, 0))
+    apart = padded.as_strided((len(summed), tokens, tokens), (padded.shape[1], tokens + 1, 1)).sum(1).flip(-1)
+    edges = [edge for edge in DISTANCES if edge < tokens]
+    return torch.stack([apart[:, a:b].sum(-1) for a, b in zip(edges, [*edges[1:], tokens], strict=True)], dim=-1)
 
 
 def answer_keys(tokens: Tensor, targets: Tensor, documents: Tensor) -> Tensor:
