@@ -15,7 +15,7 @@ from diffattn.model.decoder import Decoder
 from diffattn.train.trainer import train
 from support.plans import shrunk
 
-SMALL = ("quick", "smoke", "recall", "ab_tiny", "head_count")
+SMALL = ("quick", "smoke", "recall", "ab_tiny")
 PAPER = [name for name in recipes.names() if name.startswith("paper_")]
 
 
