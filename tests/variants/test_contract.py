@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -107,15 +108,21 @@ def test_bfloat16_errs_as_rounding_does(name: str, impl: str) -> None:
 @every_way
 def test_autocast_trains_float32_weights(name: str, impl: str) -> None:
     mixer = small.stirred_mixer_of(name, torch.float32, impl=impl)
-    x, where = small.tokens_of(2, 16, torch.float32), small.where_of(mixer, 16, torch.float32)
-    exact = small.gradients(mixer, x, where)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = small.gradients(mixer, x, where)
-        assert decoded(mixer, x[:, :8], prefill=5).dtype == torch.bfloat16
-    for part, value in exact.items():
-        # bfloat16 keeps 8 bits; a handful of roundings in a row, relative to the largest entry. The gradient of λ is
-        # one number, in which terms cancel.
-        assert (found[part].float() - value).abs().max() < 0.1 * value.abs().max(), part
+    where = small.where_of(mixer, 16, torch.float32)
+    errors, sizes = Counter(), Counter()
+    for seed in range(4):
+        x = small.tokens_of(2, 16, torch.float32, seed)
+        exact = small.gradients(mixer, x, where)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = small.gradients(mixer, x, where)
+            assert decoded(mixer, x[:, :8], prefill=5).dtype == torch.bfloat16
+        for part, value in exact.items():
+            errors[part] += (found[part].float() - value).square().sum().item()
+            sizes[part] += value.square().sum().item()
+    for part, size in sizes.items():
+        # bfloat16 keeps 8 bits; a handful of roundings in a row. The gradient of λ is one number, in which terms may
+        # cancel: so all batches together.
+        assert errors[part] < 0.1**2 * size, part
 
 
 def decoded(
