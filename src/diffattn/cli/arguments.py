@@ -40,6 +40,28 @@ def take(argv: list[str], *flags: str) -> tuple[list[str], dict[str, str | None]
     return rest, found
 
 
+def take_each(argv: list[str], flag: str) -> tuple[list[str], list[str]]:
+    """Takes a flag that may be repeated out of argv, with every value it is given."""
+    values: list[str] = []
+    while True:
+        argv, found = take(argv, flag)
+        value = found[flag]
+        if value is None:
+            return argv, values
+        values.append(value)
+
+
+def load_plugins(argv: list[str]) -> list[str]:
+    """Loads what every --plugin names, a .py file or package.module, and gives the other arguments."""
+    rest, plugins = take_each(argv, "--plugin")
+    if plugins:
+        from diffattn.variants import load_plugin
+
+        for plugin in plugins:
+            load_plugin(plugin)
+    return rest
+
+
 def nearest(word: str, known: list[str]) -> str:
     """Give ", did you mean ...?" where a known word is close, else nothing."""
     close = difflib.get_close_matches(word, known, n=1)

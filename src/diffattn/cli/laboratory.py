@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import AvoidSubcommands, Positional, arg
 
-from diffattn.cli.arguments import command, first, nearest, parse
+from diffattn.cli.arguments import command, first, load_plugins, nearest, parse, take_each
 
 if TYPE_CHECKING:
     from diffattn.lab.plan import Task
@@ -18,11 +18,15 @@ def compare(argv: list[str]) -> int:
     from diffattn import recipes
 
     listing = "\n".join(f"  {name:<14}{recipes.get(name).description}" for name in recipes.names())
-    name, rest = first(argv, "compare", "RECIPE", listing)
-    plan = recipes.get(name)
+    name, rest = first(load_plugins(argv), "compare", "RECIPE", listing)
+    rest, added = take_each(rest, "--add")
+    recipe = recipes.get(name)
     from diffattn.lab import runner
     from diffattn.lab.manifest import changes
     from diffattn.lab.plan import Task
+    from diffattn.recipes.added import with_variants
+
+    plan = with_variants(recipe, added)
 
     def run(
         task: Annotated[Task, arg(name="")] = plan.tasks[0],
@@ -35,6 +39,9 @@ def compare(argv: list[str]) -> int:
         workers: int | None = None,
     ) -> int:
         """Compares the arms of a recipe; dotted options change its first task.
+
+        Before these options: --add NAME (a further arm in every task: any variant, its heads as wide as the baseline's,
+        its parameters matched), --plugin my_attention.py (a variant of your own, also package.module); both repeatable.
 
         Args:
             task: The first task of the recipe.
@@ -53,7 +60,7 @@ def compare(argv: list[str]) -> int:
             task = replace(task, recorded_sd=None, recorded_sd_source="")
         resolved = replace(plan, tasks=_chosen((task, *plan.tasks[1:]), tasks, arms))
         folder = out or Path("runs") / plan.name
-        for change in changes(plan, resolved):
+        for change in changes(recipe, resolved):
             print(f"differs from the recipe: {change}", file=sys.stderr)
         report = runner.compare(
             resolved,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import AvoidSubcommands, Positional, arg
 
-from diffattn.cli.arguments import nearest, parse, take
+from diffattn.cli.arguments import load_plugins, nearest, parse, take
 
 if TYPE_CHECKING:
     from diffattn.train.config import RunConfig
@@ -23,9 +23,7 @@ def train(argv: list[str]) -> int:
     from diffattn.train.config import RunConfig, TrainConfig
     from diffattn.train.trainer import train as train_run
 
-    argv, chosen = take(argv, "--from", "--variant", "--task", "--plugin")
-    if chosen["--plugin"]:
-        variants.load_plugin(chosen["--plugin"])
+    argv, chosen = take(load_plugins(argv), "--from", "--variant", "--task")
     preset = RunConfig(model=ModelConfig(), data=TextData(), train=TrainConfig())
     if path := chosen["--from"]:
         preset = _read_config(Path(path))
@@ -40,8 +38,8 @@ def train(argv: list[str]) -> int:
         """Trains one model into a run folder; the same command goes on where a stopped run ended.
 
         Before these options: --variant NAME (the attention; `diffattn info variants`), --task NAME (recall, induction,
-        needle instead of text), --from config.json (a run again, into its own --out), --plugin package.module (variants
-        of your own). The vocabulary is the data's, unless --from names a whole config.
+        needle instead of text), --from config.json (a run again, into its own --out), --plugin my_attention.py (a
+        variant of your own, also package.module). The vocabulary is the data's, unless --from names a whole config.
 
         Args:
             config: What to train, and how.
@@ -92,7 +90,7 @@ def evaluate(argv: list[str]) -> int:
         print(json.dumps(heldout, indent=1))
         return 0
 
-    return parse(run, argv, "eval")
+    return parse(run, load_plugins(argv), "eval")
 
 
 def generate(argv: list[str]) -> int:
@@ -147,4 +145,4 @@ def generate(argv: list[str]) -> int:
         print(tokenizer.decode(ids[0].tolist()))
         return 0
 
-    return parse(run, argv, "generate")
+    return parse(run, load_plugins(argv), "generate")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
-from diffattn.cli.arguments import parse
+from diffattn.cli.arguments import load_plugins, parse
 
 if TYPE_CHECKING:
     from diffattn.evals.prune import Pruning, Step
@@ -62,7 +62,7 @@ def prune(argv: list[str]) -> int:
             _print(found, content["sentence"])
         return 0
 
-    return parse(run, argv, "prune")
+    return parse(run, load_plugins(argv), "prune")
 
 
 def _print(found: "Pruning", sentence: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
 
-from diffattn.cli.arguments import first, nearest, parse
+from diffattn.cli.arguments import first, load_plugins, nearest, parse
 
 if TYPE_CHECKING:
     from diffattn.lab.plan import Plan
@@ -58,8 +58,9 @@ def data(argv: list[str]) -> int:
 def info(argv: list[str]) -> int:
     """What this installation has: versions, implementations, variants, sizes, recipes."""
     if argv and argv[0] in ("-h", "--help"):
-        print("usage: diffattn info [variants|implementations|sizes|recipes]")
+        print("usage: diffattn info [variants|implementations|sizes|recipes] [--plugin my_attention.py]")
         return 0
+    argv = load_plugins(argv)
     import torch
 
     import diffattn
@@ -83,8 +84,9 @@ def info(argv: list[str]) -> int:
         )
     for topic in argv or topics:
         print(f"\n{topic}")
+        width = max(map(len, topics[topic])) + 2
         for name, line in topics[topic].items():
-            print(f"  {name:<16}" + line.replace("\n", "\n" + 18 * " "))
+            print(f"  {name:<{width}}" + line.replace("\n", "\n" + (2 + width) * " "))
     return 0
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffattn.lab.runs import Run
+from diffattn.variants import loaded_plugins
 
 ATTEMPTS = 3
 """How often a run is tried when the process that trains it dies."""
@@ -96,8 +97,9 @@ class Pool:
         job = {
             "folder": str(self.folder / run.folder),
             "config": run.config.to_dict(),
-            "judged": not run.sweep,
+            "judged": run.judged,
             "maps": run.maps,
+            "plugins": loaded_plugins(),
         }
         self.active[number] = run
         process = self._processes.get(number) or self._start(number)

@@ -59,14 +59,23 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
 def work(job: dict[str, Any]) -> str:
     """Train the run of a job and, where it is judged, evaluate it; what is on disk already is not done again.
 
-    job: {"folder", "config": RunConfig.to_dict(), "judged": bool, "maps": bool}. Returns the outcome's status.
+    job: {"folder", "config": RunConfig.to_dict(), "judged": bool, "maps": bool, "plugins": list[str]}. Returns the
+    outcome's status.
     """
+    from diffattn.lab.runs import BASE
     from diffattn.train.config import RunConfig
     from diffattn.train.trainer import train
+    from diffattn.variants import load_plugin
 
+    for plugin in job["plugins"]:
+        load_plugin(plugin)
     run, folder = RunConfig.from_dict(job["config"]), Path(job["folder"])
     # What environment.json notes as the command: this one repeats the run.
     sys.argv = ["diffattn", "train", "--from", str(folder / "config.json")]
+    sys.argv += [word for plugin in job["plugins"] for word in ("--plugin", plugin)]
+    if BASE in run.labels:
+        base = folder.parent / run.labels[BASE] / "model"
+        run = replace(run, train=replace(run.train, init_from=str(base)))
     if REDRAW in run.labels:
         run = _with_redrawn_attention(run, folder)
     outcome = train(run, folder, quiet=True)

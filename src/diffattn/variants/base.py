@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from diffattn.variants.draw import Draw
 
-__all__ = ["Branch", "Cost", "Draw", "Mixer", "MixerConfig", "Site", "Where", "get", "load_plugin", "names", "register"]
+__all__ = ["Branch", "Cost", "Draw", "Mixer", "MixerConfig", "Site", "Where", "get", "names", "register"]
 
 
 def check_whole(name: str, value: object, least: int) -> None:
@@ -237,16 +237,11 @@ def get(name: str) -> type[MixerConfig]:
     """Give the config class of a variant; ValueError with the nearest name where there is none."""
     _find_files()
     if not isinstance(name, str) or name not in _REGISTER:
-        raise ValueError(f"there is no variant {name!r}{_nearest(str(name), list(_REGISTER))}")
+        raise ValueError(
+            f"there is no variant {name!r}{_nearest(str(name), list(_REGISTER))}; one of your own comes with "
+            "--plugin my_attention.py, in Python with diffattn.variants.load_plugin"
+        )
     return _REGISTER[name]
-
-
-def load_plugin(module: str) -> None:
-    """Import `package.module`, whose variants register themselves; ValueError where it cannot be imported."""
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"the plugin {module!r} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
 
 
 def _find_files() -> None:
