@@ -3,9 +3,11 @@
 import json
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from support.found import found_inside, found_outliers
 
 ARMS = {
     "softmax": {"name": "softmax", "heads": 6, "head_dim": 16},
@@ -61,6 +63,10 @@ class Story:
     names: dict[str, str] = field(default_factory=dict)
     """Other names for arms."""
     tokens: tuple[str, ...] = tuple(SENTENCE)
+    mixing: dict[str, list[list[float]]] = field(default_factory=dict)
+    """Matrices over the maps that arms have learned."""
+    answers: bool = True
+    """False: the data marks no answers."""
     started: bool = True
     """False: the plan is there, and no run."""
 
@@ -189,6 +195,9 @@ def _write_run(folder: Path, task: dict[str, Any], run: dict[str, Any], arm: str
             (folder / "evals" / f"{split}.json").write_text(json.dumps(_heldout(task, last, draw, 3.0 * diverged)))
         if run["budget"] == "full" and not run["sweep"]:
             (folder / "evals" / "maps.json").write_text(json.dumps(_maps(arm, draw, story.tokens)))
+            looked = (model["layers"], ARMS[arm]["heads"], arm.startswith("diff"), 900 * story.answers)
+            inside = found_inside(draw, *looked, story.mixing.get(arm))
+            (folder / "evals" / "inside.json").write_text(json.dumps(inside))
 
 
 def _environment(run: dict[str, Any]) -> dict[str, Any]:
@@ -231,6 +240,7 @@ def _metrics(
         if step in milestones:
             row = {"kind": "eval", "split": "dev", "loss": loss, "accuracy": accuracy, "count": 32768}
             row["bits_per_byte"] = loss / math.log(2) if task["name"] == "text" else None
+            row["outliers"] = asdict(found_outliers(draw, 3, step / steps))
             rows.append(common | row | {"machine": {"seconds": tokens / speed}})
             rows.append(common | {"kind": "lambda", "layers": _lambdas(arm, step / steps, draw)})
     return rows

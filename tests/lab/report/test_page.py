@@ -13,7 +13,19 @@ import pytest
 from diffattn.lab.report import write_report
 from support.runs import ARMS, Story, write_plan
 
-SECTIONS = ["arms", "evidence", "curves", "finals", "learning-rates", "recall", "positions", "lambdas", "maps"]
+SECTIONS = ["arms", "evidence", "curves", "finals", "learning-rates", "recall", "positions", "maps"]
+INSIDE = [
+    "inside",
+    "lambdas",
+    "allocation",
+    "prediction",
+    "signal",
+    "concentration",
+    "distance",
+    "contribution",
+    "outliers",
+    "gradients",
+]
 VOID = {"meta", "link", "br", "img", "input", "hr", "col"}
 
 
@@ -57,7 +69,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, dict[str, Any
 def test_every_task_has_every_section(whole: tuple[Page, dict[str, Any]]) -> None:
     page, _ = whole
     wanted = ["verdicts", "failed", "repeat"]
-    wanted += [f"{task}-{section}" for task in ("recall", "text") for section in [*SECTIONS, "not-equal"]]
+    wanted += [f"{task}-{section}" for task in ("recall", "text") for section in [*SECTIONS, *INSIDE, "not-equal"]]
     # In the synthetic task recall is all that is scored: there is nothing to hold it against.
     assert (set(wanted) - {"recall-recall"}) | {"recall", "text", "recall-events"} == set(page.ids)
     assert len(page.ids) == len(set(page.ids))

@@ -60,3 +60,57 @@ Rows are queries, columns keys, of one held-out passage. One scale of colour ser
 below. The last map of a row is what multiplies the values: where it is orange, a token is subtracted. Where λ differs
 between tokens its mean is written.
 """
+INSIDE = """
+Means over heads, layers and seeds; the lowest loss stands first. Keys used: e to the entropy of a row of the map, 1
+where one key has all the weight. Not convex: rows with a negative weight after division by their sum. Outside the
+hull: reads that no weighting of the visible values with weights of at least 0 gives. Dead keys: no later token gives
+them 0.0001 of weight. Outlier channels: hidden channels that reach 6 in a quarter of the layers and in 6 % of the
+places (arXiv 2208.07339).
+"""
+ALLOCATION = """
+How the |weights| of the maps are shared out, on average over heads, layers and seeds; what has a negative weight lies
+to the left of 0.
+"""
+ANSWERS = """
+The answer: the keys where the pair of this token and the next one stood earlier. All else is noise there; only rows
+that have such a key count.
+"""
+NO_ANSWERS = """
+This data marks no answers.
+"""
+CONCENTRATION = """
+The keys of each row sorted by |weight|: the curve says how much of the row the heaviest key has, the two heaviest, and
+so on. A curve that is high on the left belongs to attention that looks at few keys. A1 and A2 are the two maps; the
+effective one is what multiplies the values.
+"""
+DISTANCE = """
+Share of |weight| that lies so many tokens back, in bins that double (0, 1, 2 to 3, 4 to 7, ...). Where both maps have
+the same profile, it is the profile that the subtraction removes.
+"""
+PREDICTION = """
+If the second map is to cancel noise, it must know it. R² says how much of the first map’s weight on keys that are not
+the answer a multiple of the second map tells (0: nothing, 1: all). Beside it that multiple, and the λ that training
+arrived at.
+"""
+SIGNAL = """
+Power of what is read from the answer against power of what is read from all other keys: through the first map alone,
+after the subtraction, and as the norm behind it scales each row. Mean over layers and seeds in decibels (10: ten times
+the power); a line that rises clears the signal.
+"""
+CONTRIBUTION = """
+A key with much weight may have a short value: what reaches the residual stream is |A v W_O| (arXiv 2004.10102). Where
+the second number is far below the first, the head looks there in order to do nothing. On the right: how large what a
+head adds is beside what was there, as root mean squares.
+"""
+MIXING = """
+Row i is what output head i multiplies its values with: a sum of all heads’ maps with the weights written. An entry is
+called gone below a tenth of its row’s largest; a row is one map, or two, where those have four fifths of its mass.
+"""
+OUTLIERS = """
+The largest of all values and the weight of the tails, a thin line per seed, logarithmic. A rise along training means
+that a few values outgrow the rest, which makes a model hard to quantise.
+"""
+GRADIENTS = """
+How strongly the loss would change a logit, by the attention weight that the logit has: where nearly nothing arrives, a
+key that is not looked at cannot be found again. In nats per unit of a logit, the loss summed over tokens.
+"""

@@ -34,6 +34,8 @@ class Figure:
     more_name: str = ""
     legend: str = ""
     """The value at which the colour of the panels' cells is full."""
+    key: Sequence[tuple[str, str]] = ()
+    """Colours of the panels, and what they mean."""
 
 
 def figure(
@@ -46,6 +48,7 @@ def figure(
     *,
     more: tuple[str, list[str]] = ("More panels", []),
     legend: str = "",
+    key: Sequence[tuple[str, str]] = (),
     exploratory: bool = False,
 ) -> Figure:
     """A figure whose setting is the task's; what is more than a screen of panels goes behind a click."""
@@ -59,7 +62,7 @@ def figure(
     more_name, hidden = more
     hidden = panels[AT_ONCE:] + hidden
     shown = panels[:AT_ONCE]
-    return Figure(name, title, shown, said, setting, missing or nothing, exploratory, hidden, more_name, legend)
+    return Figure(name, title, shown, said, setting, missing or nothing, exploratory, hidden, more_name, legend, key)
 
 
 def style(number: int) -> str:

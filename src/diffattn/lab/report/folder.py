@@ -36,6 +36,8 @@ class Run:
     heldout: dict[str, dict[str, Any]]
     """Final evaluation by split, as evals/<split>.json."""
     maps: dict[str, Any] | None
+    inside: dict[str, Any] | None
+    """What the instruments found in the finished model, as evals/inside.json."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def _read_run(path: Path, planned: dict[str, Any]) -> Run:
         lambdas=[row for row in rows if row["kind"] == "lambda"],
         heldout={s: found for s in SPLITS if (found := _read_if_there(evals / f"{s}.json", shapes.HELDOUT))},
         maps=_read_if_there(evals / "maps.json", shapes.MAPS),
+        inside=_read_if_there(evals / "inside.json", shapes.INSIDE),
     )
 
 

@@ -4,15 +4,18 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from diffattn.lab.report.words import count
+
 Json = dict[str, Any]
 FIGURES = 6
 """Significant figures kept: more than a picture or a table shows."""
 
 
 def condense(inside: Json) -> Json:
-    """The file's fields with every number of each head replaced by the heads' mean."""
+    """The file's fields, numbers of single heads replaced by the heads' mean, each layer's outliers with the layer."""
     found = _means(inside)
-    for layer in found["layers"]:
+    for layer, outliers in zip(found["layers"], found["outliers"].pop("layers"), strict=True):
+        layer["outliers"] = outliers
         for one in layer["maps"]:
             one["head_cosine"] = _off_diagonal(one["head_cosine"])
     return found
@@ -29,18 +32,16 @@ def arms(task: Json) -> list[str]:
     return [name for name in names if layers(task, name)]
 
 
-def map_of(layer: Json, name: str) -> Json | None:
-    """A map of a layer by name; "first": the layer's own first one."""
-    if name == "first":
-        return layer["maps"][0]
+def map_of(layer: Json, name: str) -> Any:
+    """A map of a layer by name; None: it has none."""
     return next((one for one in layer["maps"] if one["name"] == name), None)
 
 
 def by_layer(task: Json, arm: str, pick: Callable[[Json], float | None]) -> list[list[float]]:
     """A number of each layer, by seed; a seed is left out of a layer where it has none."""
     seeds = layers(task, arm)
-    count = max((len(own) for own in seeds), default=0)
-    return [[v for own in seeds if at < len(own) and (v := pick(own[at])) is not None] for at in range(count)]
+    most = max((len(own) for own in seeds), default=0)
+    return [[v for own in seeds if at < len(own) and (v := pick(own[at])) is not None] for at in range(most)]
 
 
 def overall(task: Json, arm: str, pick: Callable[[Json], float | None]) -> float | None:
@@ -51,14 +52,27 @@ def overall(task: Json, arm: str, pick: Callable[[Json], float | None]) -> float
 def curve(task: Json, arm: str, pick: Callable[[Json], list[float | None] | None]) -> list[float | None]:
     """Mean of a list of numbers over layers and seeds, place by place."""
     lists = [own for seed in layers(task, arm) for layer in seed if (own := pick(layer)) is not None]
-    count = max((len(own) for own in lists), default=0)
-    return [mean(v for own in lists if at < len(own) and (v := own[at]) is not None) for at in range(count)]
+    most = max((len(own) for own in lists), default=0)
+    return [mean(v for own in lists if at < len(own) and (v := own[at]) is not None) for at in range(most)]
 
 
 def mean(values: Iterable[float]) -> float | None:
     """The mean of those values; None of none."""
     found = list(values)
     return math.fsum(found) / len(found) if found else None
+
+
+def inside_words(task: Json) -> str:
+    """Say what was looked at, and that nothing rests on it."""
+    found = [seed["inside"] for arm in task["arms"].values() for seed in arm["seeds"].values() if seed["inside"]]
+    if not found:
+        return "What the instruments find is known when runs have finished; λ is logged while they train."
+    tokens = count(max(inside["tokens"] for inside in found))
+    return (
+        f"What the instruments found in {len(found)} finished models, on {tokens} held-out tokens each. It describes "
+        "these models: nothing here was tested, and no verdict rests on it. The effective map is what multiplies "
+        "the values in the end: A1 − λ A2 where there are two maps."
+    )
 
 
 def _means(value: Any) -> Any:

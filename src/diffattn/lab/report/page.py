@@ -4,18 +4,36 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diffattn.lab.report import captions, figures
+from diffattn.lab.report import attention, captions, figures, pairs
+from diffattn.lab.report.across import across_table
 from diffattn.lab.report.evidence import evidence_table, evidence_words
 from diffattn.lab.report.figures import Figure
+from diffattn.lab.report.inside import inside_words
 from diffattn.lab.report.lambdas import lambdas
 from diffattn.lab.report.maps import LEVELS, head_panels
+from diffattn.lab.report.mixing import mixing
+from diffattn.lab.report.numbers import inside_tables
+from diffattn.lab.report.outliers import outliers
 from diffattn.lab.report.tables import arm_tables, never_reaching, styles
-from diffattn.lab.report.words import count, duration, rate, status_words
+from diffattn.lab.report.words import count, duration, parted, rate, status_words
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 Json = dict[str, Any]
+INSIDE = (
+    lambdas,
+    attention.allocation,
+    pairs.prediction,
+    pairs.signal_to_noise,
+    mixing,
+    attention.concentration,
+    attention.distance,
+    pairs.contribution,
+    outliers,
+    pairs.gradients,
+)
+"""Sections on what happened inside the models, in the order of the page."""
 
 
 def render_page(report: Json) -> str:
@@ -30,12 +48,13 @@ def render_page(report: Json) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.globals |= {"svg": Markup, "levels": LEVELS}
+    jinja.globals |= {"svg": Markup, "levels": LEVELS, "captions": captions}
     jinja.filters |= {"count": count, "duration": duration, "rate": rate, "prose": _prose}
     style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
     tasks = [_task(name, task) for name, task in report["tasks"].items()]
+    across = [(found, across_table(found)) for found in report["across"]]
     return jinja.get_template("page.html").render(
-        report=report, plan=report["plan"], tasks=tasks, style=style, status=status_words(report)
+        report=report, plan=report["plan"], tasks=tasks, across=across, style=style, status=status_words(report)
     )
 
 
@@ -48,7 +67,7 @@ def _task(name: str, task: Json) -> Json:
     if not never_reaching(task):
         # Where answers are the task, nothing but recall is scored.
         shown.append(figures.recall(task))
-    shown += [figures.positions(task), lambdas(task)]
+    shown.append(figures.positions(task))
     found = [_finding(finding) for finding in task["findings"]]
     conditions = {finding["conditions"] for finding in found}
     return {
@@ -59,11 +78,15 @@ def _task(name: str, task: Json) -> Json:
         "evidence_words": evidence_words(task),
         "styles": styles(task),
         "findings": found,
+        "contrasts": [_finding(contrast) for contrast in task["contrasts"]],
         "conditions": conditions.pop() if len(conditions) == 1 else None,
         "each_seed": never_reaching(task),
         "forest": figures.differences(task),
         "forest_caption": (captions.DIFFERENCES if task["metric"] == "loss" else captions.EVENTS_BESIDE).strip(),
         "figures": shown,
+        "inside": [one for draw in INSIDE if (one := draw(task))],
+        "inside_words": inside_words(task),
+        "inside_tables": inside_tables(task),
         "maps_figure": _maps_figure(task),
         "maps": [_arm_maps(arm, maps, styles(task)[arm]) for arm, maps in task["maps"].items()],
         "setting": shown[0].setting,
@@ -71,9 +94,9 @@ def _task(name: str, task: Json) -> Json:
 
 
 def _finding(found: Json) -> Json:
-    """The sentence in two parts, the claim and what it is true of, so that they can be told apart by eye."""
-    claim, stop, conditions = found["sentence"].removeprefix(found["arm"]).partition(". Against ")
-    return {**found, "claim": f"{claim}.", "conditions": stop.removeprefix(". ") + conditions}
+    """The sentence in two parts, so that they can be told apart by eye."""
+    claim, conditions = parted(found)
+    return {**found, "claim": claim.removeprefix(found["arm"]), "conditions": conditions}
 
 
 def _prose(words: str) -> "Markup":

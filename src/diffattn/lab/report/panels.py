@@ -68,6 +68,7 @@ def line_panel(
     across: Sequence[Mark] = (),
     down: Sequence[Mark] = (),
     log: bool = False,
+    log_y: bool = False,
     settled: float = 0.0,
     x_ticks: Callable[[float], str] = short,
     x_at: Sequence[float] = (),
@@ -86,7 +87,7 @@ def line_panel(
     x = Scale(left, max(xs) if max(xs) > left else left + 1, LEFT, right, log)
     from_here = min(xs) + settled * (max(xs) - min(xs))
     ys = [y for one in lines for at, y in one.points if at >= from_here] + [mark.value for mark in across]
-    y = Scale(*(y_range or padded(ys)), bottom, TOP)
+    y = Scale(*(y_range or padded(ys, log=log_y)), bottom, TOP, log_y)
     body = [_frame(title, y_name, y, right), _x_axis(x_name, x, x_at or x.ticks(4), x_ticks, bottom)]
     body += [line(LEFT, y(m.value), right, y(m.value), "mark") for m in across if y.holds(m.value)]
     body += [line(x(m.value), TOP, x(m.value), bottom, "mark") for m in down]

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from diffattn.lab.report.folder import Run
+from diffattn.lab.report.inside import condense
 from diffattn.lab.report.verdicts import final_loss, tokens_to
 
 Json = dict[str, Any]
@@ -32,6 +33,12 @@ def seed_numbers(run: Run, split: str, equal_time: float | None) -> Json:
         "by_position": binned(heldout.get("by_position") or []),
         "curve": curve,
         "lambda": [{"tokens": row["tokens"], "layers": row["layers"]} for row in run.lambdas],
+        "outliers": [
+            {"tokens": row["tokens"], **{part: row["outliers"][part] for part in ("logits", "hidden")}}
+            for row in run.evals
+            if row.get("outliers")
+        ],
+        "inside": condense(run.inside) if run.inside else None,
     }
 
 

@@ -82,9 +82,12 @@ class Scale:
         return [round(i * step, 12) for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
+def padded(values: Sequence[float], share: float = 0.06, *, log: bool = False) -> tuple[float, float]:
     """The range of the values with some air around it; a single value gets a range of its own."""
     low, high = min(values), max(values)
+    if log:
+        air = (high / low) ** share if high > low else 1.5
+        return low / air, high * air
     air = (high - low) * share or abs(high) * 0.05 or 1.0
     return low - air, high + air
 

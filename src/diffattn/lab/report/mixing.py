@@ -1,0 +1,88 @@
+"""The learned matrix that mixes the heads' maps: as a picture, and in words how sparse it became and into what."""
+
+from typing import Any
+
+from diffattn.lab.report import captions
+from diffattn.lab.report.figures import Figure, figure
+from diffattn.lab.report.heat import Heat, heat_panel
+from diffattn.lab.report.inside import arms
+from diffattn.lab.report.svg import short
+from diffattn.lab.report.words import nats
+
+Json = dict[str, Any]
+SMALL = 0.1
+"""An entry below this share of the largest of its row counts as gone."""
+MOST = 0.8
+"""Share of a row's mass that one map must have, or two, for the row to be called by them."""
+ROOM = 10
+"""Heads up to which the entries are written."""
+
+
+def mixing(task: Json) -> Figure | None:
+    """The matrix of each layer and seed of the arms that learn one."""
+    panels, hidden, said = [], [], []
+    for name in arms(task):
+        seeds = {seed: _matrices(s) for seed, s in task["arms"][name]["seeds"].items() if s["inside"]}
+        for at, (seed, layers) in enumerate((seed, layers) for seed, layers in seeds.items() if layers):
+            drawn = [_panel(f"M of {name}, layer {layer}, seed {seed}", matrix) for layer, matrix in layers.items()]
+            (hidden if at else panels).extend(drawn)
+        found = [matrix for layers in seeds.values() for matrix in layers.values()]
+        if found:
+            said.append(f"{name}: {mixing_words(found)}.")
+    if not panels:
+        return None
+    title, more = "Which maps each head mixes", ("M of the other layers and seeds", hidden)
+    caption = f"{captions.MIXING} {' '.join(said)}"
+    return figure(task, "mixing", title, panels, caption, more=more, legend="1", exploratory=True)
+
+
+def mixing_words(matrices: list[list[list[float]]]) -> str:
+    """Say how many entries are gone, and how many rows read one map, a difference of two maps, or more."""
+    rows = [row for matrix in matrices for row in matrix]
+    gone = sum(abs(value) < SMALL * max(map(abs, row)) for row in rows for value in row)
+    kinds = [_kind(row) for row in rows]
+    pairs = [lam for kind, lam in kinds if kind == "pair"]
+    share = 100 * gone / sum(len(row) for row in rows)
+    parts = [f"{share:.0f} % of the entries are gone, and of {len(rows)} rows {_times(kinds, 'one')} one map"]
+    count = f"{len(pairs)} subtract{'s' if len(pairs) == 1 else ''} a second map"
+    parts.append(count + (f" (+1, −λ), λ {nats(min(pairs), 2)} to {nats(max(pairs), 2)}" if pairs else ""))
+    parts.append(f"{_times(kinds, 'sum')} the sum of two, {_times(kinds, 'many')} more")
+    return ", ".join(parts)
+
+
+def _times(kinds: list[tuple[str, float]], wanted: str) -> str:
+    count = sum(kind == wanted for kind, _ in kinds)
+    return f"{count} read{'s' if count == 1 else ''}"
+
+
+def _kind(row: list[float]) -> tuple[str, float]:
+    """What a row is, and the ratio of its second entry to its first where it is a pair."""
+    first, *others = sorted(row, key=abs, reverse=True)
+    mass = sum(map(abs, row))
+    if abs(first) >= MOST * mass or not others:
+        return "one", 0.0
+    second = others[0]
+    if abs(first) + abs(second) < MOST * mass:
+        return "many", 0.0
+    return ("pair", -second / first) if first * second < 0 else ("sum", 0.0)
+
+
+def _matrices(seed: Json) -> dict[int, list[list[float]]]:
+    return {layer["layer"]: layer["mixing"] for layer in seed["inside"]["layers"] if layer.get("mixing")}
+
+
+def _panel(title: str, matrix: list[list[float]]) -> str:
+    count = len(matrix)
+    shown = [str(head) if count <= 2 * ROOM or head % 4 == 0 else "" for head in range(count)]
+    return heat_panel(
+        Heat(
+            title=title,
+            unit="rows: heads; columns: the maps they mix",
+            rows=shown,
+            columns=shown,
+            x_name="map of head",
+            values=matrix,
+            tips=[[f"head {i} takes {short(v)} of map {j}" for j, v in enumerate(row)] for i, row in enumerate(matrix)],
+            written=[[nats(value, 2) for value in row] for row in matrix] if count <= ROOM else (),
+        )
+    )

@@ -1,0 +1,124 @@
+"""What the instruments leave in evals/inside.json, made up: numbers of plausible size that differ between heads."""
+
+import math
+import random
+from typing import Any
+
+from diffattn.evals.inside import (
+    DISTANCES,
+    LOSSES,
+    RANKS,
+    WEIGHTS,
+    Allocation,
+    Curve,
+    Inside,
+    LamInside,
+    LayerInside,
+    LayerOutliers,
+    MapInside,
+    Outliers,
+    OutputsInside,
+    PairInside,
+    PerHead,
+    Share,
+    SignalToNoise,
+    Spread,
+)
+
+
+def found_inside(
+    draw: random.Random,
+    layers: int,
+    heads: int,
+    two_maps: bool,
+    answers: int = 900,
+    mixing: list[list[float]] | None = None,
+) -> dict[str, Any]:
+    """An Inside of a model; answers: rows with a marked answer; mixing: the matrix of every layer, if there is one."""
+    looked = [_layer(draw, layer, heads, two_maps, bool(answers), mixing) for layer in range(layers)]
+    return Inside(4096, 16, answers, looked, found_outliers(draw, layers, 1.0)).to_dict()
+
+
+def found_outliers(draw: random.Random, layers: int, progress: float) -> Outliers:
+    """Spreads that grow while a model trains."""
+    found = [
+        LayerOutliers(layer, _spread(draw, 6 + 9 * progress), _spread(draw, 3 + 20 * progress * layer), 0.2)
+        for layer in range(layers)
+    ]
+    return Outliers(4096, found[-1].logits, found[-1].hidden, 0.2, 3, found)
+
+
+def _layer(
+    draw: random.Random, layer: int, heads: int, two_maps: bool, answers: bool, mixing: list[list[float]] | None
+) -> LayerInside:
+    def per_head(middle: float) -> PerHead:
+        values = [middle * draw.uniform(0.7, 1.3) for _ in range(heads)]
+        return PerHead(sum(values) / heads, list(values))
+
+    lam = 0.3 + 0.2 * layer
+    names = ["A1", "A2", "effective"] if two_maps else ["A", "effective"]
+    pair = PairInside(
+        cosine=per_head(0.5),
+        lam=per_head(lam),
+        lam_least_squares=per_head(lam + 0.2),
+        r2=per_head(0.35),
+        r2_learned=per_head(0.2),
+        jensen_shannon=per_head(0.25),
+        js_loss_correlation=per_head(0.1),
+        js_by_loss=_curve(heads, [0.1 + 0.03 * place for place in range(len(LOSSES))]),
+    )
+    ratio = SignalToNoise(per_head(0.4), per_head(1.1), per_head(1.0))
+    return LayerInside(
+        layer=layer,
+        heads=heads,
+        lam=LamInside(lam, lam - 0.1, lam + 0.1, 0.0, 0.0) if two_maps else None,
+        maps=[_map(draw, name, heads, two_maps and name == "effective", answers, per_head) for name in names],
+        pair=pair if two_maps else None,
+        outputs=OutputsInside(
+            first_weight=per_head(0.3),
+            first_contribution=per_head(0.05),
+            relative_norm=per_head(0.2),
+            signal_to_noise=ratio if answers else None,
+            outside_hull=per_head(0.4),
+            hull_samples=200,
+        ),
+        mixing=mixing,
+    )
+
+
+def _map(draw: random.Random, name: str, heads: int, signed: bool, answers: bool, per_head: Any) -> MapInside:
+    negative = 0.2 if signed else 0.0
+
+    def share(absolute: float) -> Share:
+        return Share(PerHead(absolute * (1 - 2 * negative), []), PerHead(absolute, []))
+
+    effective = name == "effective"
+    near = draw.uniform(0.1, 0.4)
+    mass = [math.exp(-near * place) for place in range(len(DISTANCES[:8]))]
+    ranks = [math.exp(-near * place) for place in range(RANKS)]
+    weights = [10.0 ** (place - 6) for place in range(len(WEIGHTS))]
+    return MapInside(
+        name=name,
+        coefficient=PerHead(-0.5 if name == "A2" else 1.0, []),
+        allocation=Allocation(share(0.3) if answers else None, share(0.25), share(0.45 if answers else 0.75)),
+        negative_mass=PerHead(negative, []),
+        exact_zeros=PerHead(0.0, []),
+        non_convex_rows=PerHead(0.9 if signed else 0.0, []),
+        effective_keys=per_head(12.0),
+        dead_keys=per_head(0.02),
+        weight_by_distance=_curve(heads, [m / 40 for m in mass]),
+        mass_by_distance=_curve(heads, [m / sum(mass) for m in mass]),
+        sorted_mass=_curve(heads, [share / sum(ranks) for share in ranks]),
+        head_cosine=[[1.0 if i == j else 0.3 for j in range(heads)] for i in range(heads)],
+        gradient_norm=None if effective else per_head(0.01),
+        gradient_by_weight=None if effective else _curve(heads, weights),
+    )
+
+
+def _curve(heads: int, values: list[float]) -> Curve:
+    return Curve(list(values), [list(values) for _ in range(heads)])
+
+
+def _spread(draw: random.Random, top: float) -> Spread:
+    top *= draw.uniform(0.9, 1.1)
+    return Spread(top, 0.97 * top, 0.95 * top, 0.8 * top, 0.6 * top, 0.7, 1.0, top, 2 + top, 10_000)
