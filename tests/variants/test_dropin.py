@@ -7,7 +7,7 @@ from torch.testing import assert_close
 import diffattn
 from diffattn.model.config import ModelConfig
 from diffattn.model.decoder import build
-from diffattn.ops.positions import rotary_tables
+from diffattn.ops.positions import alibi_slopes, rotary_tables
 from diffattn.variants import Layer
 from diffattn.variants.base import MixerConfig
 
@@ -54,6 +54,19 @@ def test_longer_tables_are_read_by_position(name: str) -> None:
         cache = layer.new_cache(2, 8)
         steps = [layer(part, rope=tables, cache=cache) for part in (x[:, :4], x[:, 4:])]
     assert_close(torch.cat(steps, dim=1), layer(x), rtol=0, atol=1e-5)
+
+
+@VARIANTS
+def test_slopes_add_the_mask_of_distances_and_rotary_stays(name: str) -> None:
+    layer, x, slopes = layer_of(name), tokens_of(2, 6), alibi_slopes(4)
+    mask = -slopes[:, None, None] * (torch.arange(6)[:, None] - torch.arange(6))
+    for rope in (None, False):
+        assert_close(layer(x, rope=rope, alibi=slopes), layer(x, rope=rope, attn_mask=mask), rtol=0, atol=1e-5)
+        assert_close(layer.maps(x, rope=rope, alibi=slopes), layer.maps(x, rope=rope, attn_mask=mask))
+    with torch.no_grad():
+        cache = layer.new_cache(2, 8)
+        steps = [layer(part, cache=cache, alibi=slopes) for part in (x[:, :4], x[:, 4:])]
+    assert_close(torch.cat(steps, dim=1), layer(x, alibi=slopes), rtol=0, atol=1e-5)
 
 
 @VARIANTS
@@ -146,6 +159,8 @@ def test_a_layer_starts_as_in_a_model_of_its_seed() -> None:
         ({"memory": torch.zeros(2, 5, 16)}, r"memory must be \[2, tokens, 32\], got \[2, 5, 16\]"),
         ({"memory": torch.zeros(1, 5, 32)}, r"memory must be \[2, tokens, 32\], got \[1, 5, 32\]"),
         ({"memory": torch.zeros(2, 5, 32), "rope": (torch.ones(5, 2),) * 2}, "cross-attention has no rotary"),
+        ({"memory": torch.zeros(2, 5, 32), "alibi": torch.ones(4)}, "cross-attention has no distances"),
+        ({"alibi": torch.ones(8)}, r"alibi: got .*\[8\]"),
         ({"memory": torch.zeros(2, 5, 32).double()}, "memory: got torch.float64, needs torch.float32"),
         ({"x": torch.zeros(2, 5, 32).double()}, "x: got torch.float64, needs torch.float32"),
         ({"x": torch.zeros(2, 5, 32).long()}, "x: got torch.int64, needs torch.float32"),
