@@ -51,7 +51,7 @@ def shrunk(task: Task) -> Task:
         replace(arm, mixer=_narrow(arm.mixer, width, heads), ffn_width=arm.ffn_width and 4 * width) for arm in task.arms
     )
     data = SyntheticData(task="recall", keys=8, values=8, pairs=4, heldout_sequences=8)
-    return replace(task, data=data, model=model, train=train, arms=arms)
+    return replace(task, data=data, model=model, train=train, arms=arms, base_steps=min(task.base_steps, 2))
 
 
 def _narrow(mixer: MixerConfig, width: int, heads: int) -> MixerConfig:

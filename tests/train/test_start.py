@@ -1,6 +1,7 @@
 """Runs that continue a trained model: as another attention, and training only some of its parameters."""
 
 import dataclasses
+import re
 import signal
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from diffattn.hub import convert
 from diffattn.model.decoder import build
 from diffattn.train import trainer
 from diffattn.train.checkpoint import found, load_file
-from diffattn.train.start import train_only
+from diffattn.train.start import trained_parameters
 from diffattn.train.trainer import train
 from diffattn.variants.dex import DexMixer
 from support.training import tiny_run, without_machine
@@ -130,12 +131,19 @@ def test_a_model_that_differs_beside_its_attention_is_refused(softmax, tmp_path)
         train(run, tmp_path / "run", quiet=True)
 
 
-def test_no_pattern_trains_everything():
-    model = build(tiny_run().model)
-    train_only(model, ("layers.0.*",))
-    assert {name.split(".")[1] for name, value in model.named_parameters() if value.requires_grad} == {"0"}
-    train_only(model, ())
-    assert all(value.requires_grad for value in model.parameters())
+@pytest.mark.parametrize(
+    ("variant", "patterns", "share"),
+    [
+        ("diff_v1", (), r".*"),
+        ("diff_v1", ("layers.0.*", "norm.weight"), r"layers\.0\..*|norm\.weight"),
+        ("dex", (), r".*\.(w_d|lam_learned)"),
+        ("dex", ("*",), r".*"),
+    ],
+)
+def test_trained_parameters_are_counted(variant, patterns, share):
+    run = tiny_run(variant, train_only=patterns)
+    named = build(run.model).named_parameters()
+    assert trained_parameters(run) == sum(value.numel() for name, value in named if re.fullmatch(share, name))
 
 
 @pytest.mark.slow

@@ -45,6 +45,8 @@ def _on_fresh_seeds(task: Task, screen: str, chosen: Mapping[str, float]) -> Tas
         task,
         arms=arms,
         train=replace(task.train, learning_rate=shared),
+        # The base is trained as in the screen, whatever rate was chosen for the baseline.
+        base_learning_rate=task.base_rate if task.base_steps else None,
         learning_rates=(),
         rates_from=screen if task.learning_rates else "",
         seeds=SEEDS,

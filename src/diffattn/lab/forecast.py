@@ -7,11 +7,11 @@ from dataclasses import replace
 from diffattn import stats
 from diffattn.lab.budget import measure_speed, run_flops
 from diffattn.lab.effects import detectable_in_screen
-from diffattn.lab.manifest import UNITS
+from diffattn.lab.manifest import UNITS, base_words
 from diffattn.lab.plan import Plan, Task, resolve
 from diffattn.lab.progress import duration
 from diffattn.lab.rules import FEWEST_SEEDS
-from diffattn.lab.runs import judged_runs, sweep_runs
+from diffattn.lab.runs import base_runs, judged_runs, sweep_runs
 from diffattn.train.config import RunConfig
 
 RUN_SECONDS = 1.0
@@ -81,7 +81,8 @@ def _task(plan: Plan, task: Task) -> Iterator[str]:
         f"  recipe    width {model.width}, {model.layers} layers, context {model.context}; {train.steps} steps, "
         f"{tokens:,} tokens; token shift {'on' if model.token_shift else 'off'}"
     )
-    runs = Counter(run.budget for run in judged_runs(replace(plan, tasks=(task,))))
+    judged = judged_runs(replace(plan, tasks=(task,)))
+    runs = Counter(run.budget for run in [*base_runs(plan, judged), *judged])
     sweep = len(sweep_runs(plan, task, task.learning_rates))
     listed = [f"{count} {budget}" for budget, count in runs.items()] + [f"{sweep} or more of the sweep"] * bool(sweep)
     yield f"  runs      {', '.join(listed)} ({task.seeds} seeds from {task.first_seed})"
@@ -92,6 +93,8 @@ def _task(plan: Plan, task: Task) -> Iterator[str]:
             f"  {name:<16}{arm.model.ffn_width:>5}{cost.other_parameters:>18,}{arm.mismatch_percent:>+9.2f} %"
             f"{cost.flops_algebra / 1e6:>16.2f}{cost.flops_executed / 1e6:>10.2f}{cost.cache_bytes:>19,}"
         )
+    if task.base_steps:
+        yield f"  base      {base_words(task)}"
     for contrast in task.contrasts:
         (a, b), (c, d) = contrast.first, contrast.second
         yield f"  contrast  {contrast.lead}, {' against '.join(contrast.under)}: ({a} - {b}) - ({c} - {d})"
@@ -132,7 +135,7 @@ def _work(plan: Plan) -> Iterator[tuple[str, float]]:
     runs = judged_runs(plan)
     for task in plan.tasks:
         runs += sweep_runs(plan, task, task.learning_rates)
-    for run in runs:
+    for run in [*base_runs(plan, runs), *runs]:
         yield run.task, run_flops(run.config)
 
 

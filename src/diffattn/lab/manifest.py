@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.plan import SWEEP_SEED, Plan, Task, resolve
+from diffattn.lab.plan import SWEEP_SEED, Plan, Resolved, Task, resolve
 from diffattn.lab.runs import Run
+from diffattn.train.config import RunConfig
 from diffattn.train.files import differences, write_json
 
 FILE = "plan.json"
@@ -108,8 +109,18 @@ def learning_rate_policy(task: Task, chosen: Mapping[str, float]) -> str:
     return f"rates chosen on dev from the same factor-2 grid, on seeds {seeds[0]} to {seeds[-1]}: {rates}"
 
 
+def base_words(task: Task) -> str:
+    """Say what all arms start from, where a baseline is trained first."""
+    tokens = task.base_steps * task.train.sequences * task.model.context
+    return (
+        f"every run of a seed continues one {task.baseline} model, trained on {tokens:,} tokens before (rate "
+        f"{task.base_rate:g}), whose feed-forward it keeps"
+    )
+
+
 def _task(task: Task, around: Surroundings, chosen: Mapping[str, float], runs: list[Run]) -> dict[str, Any]:
     batch_tokens = task.train.sequences * task.model.context
+    policy = learning_rate_policy(task, chosen) + (f"; {base_words(task)}" if task.base_steps else "")
     return {
         "name": task.name,
         "data": around.data,
@@ -119,10 +130,11 @@ def _task(task: Task, around: Surroundings, chosen: Mapping[str, float], runs: l
         "baseline": task.baseline,
         "margin": task.margin,
         "seeds": list(range(task.first_seed, task.first_seed + task.seeds)),
-        "learning_rate_policy": learning_rate_policy(task, chosen),
+        "learning_rate_policy": policy,
         "chosen": dict(chosen),
         "steps": task.train.steps,
         "tokens": task.train.steps * batch_tokens,
+        "base_tokens": task.base_steps * batch_tokens,
         "batch_tokens": batch_tokens,
         "context": task.model.context,
         "bigram_loss": around.bigram_loss,
@@ -154,7 +166,16 @@ def _arms(task: Task) -> Iterator[dict[str, Any]]:
             "flops_algebra": cost.flops_algebra,
             "flops_executed": cost.flops_executed,
             "cache_bytes": cost.cache_bytes,
+            "trained_parameters": _trained(task, resolved),
         }
+
+
+def _trained(task: Task, resolved: Resolved) -> int:
+    """Count the parameters that an arm trains; ValueError: it names some that are not there."""
+    from diffattn.train.start import trained_parameters
+
+    train = replace(task.train, train_only=resolved.arm.trains or task.train.train_only)
+    return trained_parameters(RunConfig(model=resolved.model, data=task.data, train=train))
 
 
 def _short(value: Any) -> str:

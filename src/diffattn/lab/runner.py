@@ -14,7 +14,7 @@ from diffattn.lab.confirm import confirmation
 from diffattn.lab.plan import Plan, resolve, select
 from diffattn.lab.pool import Pool
 from diffattn.lab.progress import Progress, read_done
-from diffattn.lab.runs import Run, judged_runs
+from diffattn.lab.runs import Run, base_runs, judged_runs
 from diffattn.lab.sweep import sweep
 
 __all__ = ["compare", "layout", "select"]
@@ -175,6 +175,22 @@ class Comparison:
             pass
 
     def _train(self, pool: Pool, runs: Sequence[Run], title: str) -> Iterator[Run]:
+        """Train what is missing of the runs, and before them the bases that those start from."""
+        bases = base_runs(self.ready, [run for run in runs if not self._complete(run)])
+        for _ in self._work_off(pool, bases, "base"):
+            pass
+        for base in bases:
+            status = read_done(self.out / base.folder).get("status")
+            if status == "non-finite":
+                raise ValueError(
+                    f"{base.folder}, which all arms of seed {base.seed} start from, is {status}; give the task a lower "
+                    "base_learning_rate"
+                )
+            if status is None:
+                raise ChildProcessError("; ".join(self.dead))
+        yield from self._work_off(pool, runs, title)
+
+    def _work_off(self, pool: Pool, runs: Sequence[Run], title: str) -> Iterator[Run]:
         todo = [run for run in runs if not self._complete(run)]
         if len(todo) < len(runs):
             self._say(f"{len(runs) - len(todo)} of {len(runs)} {title}s are complete already")
@@ -195,7 +211,7 @@ class Comparison:
     def _complete(self, run: Run) -> bool:
         folder = self.out / run.folder
         status = read_done(folder).get("status")
-        if status != "finished" or run.sweep:
+        if status != "finished" or not run.judged:
             return status is not None
         maps = not run.maps or (folder / "evals" / "maps.json").exists()
         return maps and (folder / "evals" / "test.json").exists()

@@ -53,16 +53,14 @@ def starting_model(run: RunConfig, data: Data, device: torch.device) -> Decoder:
         )
     else:
         model = build(run.model, seed=run.seed, device=device)
-    own = tuple(f"layers.{layer}.mixer.{name}" for layer, name in extended)
-    train_only(model, run.train.train_only or own)
+    train_only(model, run)
     return model
 
 
-def train_only(model: Decoder, patterns: tuple[str, ...]) -> None:
-    """Freeze the parameters that no pattern matches; none where there are no patterns.
-
-    ValueError: a pattern without a parameter.
-    """
+def train_only(model: Decoder, run: RunConfig) -> None:
+    """Freeze the parameters that the run does not train; ValueError: a pattern without a parameter."""
+    own = tuple(f"layers.{layer}.mixer.{name}" for layer, name in _extended(run.model))
+    patterns = run.train.train_only or own
     names = [name for name, _ in model.named_parameters()]
     chosen = set() if patterns else set(names)
     for pattern in patterns:
@@ -75,6 +73,14 @@ def train_only(model: Decoder, patterns: tuple[str, ...]) -> None:
         chosen.update(found)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
+
+
+def trained_parameters(run: RunConfig) -> int:
+    """Count the parameters that a run trains, embeddings included."""
+    with torch.device("meta"):
+        model = Decoder(run.model)
+    train_only(model, run)
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def _extended(config: ModelConfig) -> list[tuple[int, str]]:

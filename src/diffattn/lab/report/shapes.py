@@ -19,6 +19,7 @@ ARM = {
     "flops_algebra": MAYBE,
     "flops_executed": MAYBE,
     "cache_bytes": MAYBE,
+    "trained_parameters?": MAYBE,
     "settings?": {},
 }
 CONTRAST = {"name": str, "first": [str], "second": [str], "lead": str, "under": [str]}

@@ -132,6 +132,8 @@ def differences(arm: Json, baseline: Json) -> str:
         said.append(f"FFN width {arm['ffn_width']} against {baseline['ffn_width']}")
     if arm["other_parameters"] != baseline["other_parameters"]:
         said.append(f"non-embedding parameters {percent(arm['mismatch_percent'])}")
+    if _frozen(arm):
+        said.append(f"{count(arm['trained_parameters'])} of {count(_parameters(arm))} parameters trained")
     if arm["learning_rate"] != baseline["learning_rate"]:
         said.append(f"learning rate {rate(arm['learning_rate'])} against {rate(baseline['learning_rate'])}")
     own, shared = arm.get("settings", {}), baseline.get("settings", {})
@@ -150,6 +152,8 @@ def inequalities(arms: Json, baseline: str) -> str:
     if any(arm["other_parameters"] != base["other_parameters"] for arm in others):
         worst = max((arm["mismatch_percent"] for arm in others), key=abs)
         said.append(f"parameters by up to {percent(worst)}")
+    if any(_frozen(arm) for arm in others):
+        said.append("the share of the parameters that is trained")
     if any(arm["learning_rate"] != base["learning_rate"] for arm in others):
         said.append("learning rates")
     for name, value in base.get("settings", {}).items():
@@ -162,6 +166,15 @@ def inequalities(arms: Json, baseline: str) -> str:
                 f"{name} × {_times(low)}" + ("" if _times(low) == _times(high) else f" to {_times(high)}") + end
             )
     return ", ".join(said) or "nothing that was measured"
+
+
+def _parameters(arm: Json) -> int:
+    return arm["other_parameters"] + (arm["embedding_parameters"] or 0)
+
+
+def _frozen(arm: Json) -> bool:
+    """Whether some of the arm's parameters are not trained."""
+    return arm.get("trained_parameters") is not None and arm["trained_parameters"] < _parameters(arm)
 
 
 def _ratio(arm: Json, baseline: Json, key: str) -> float | None:
