@@ -13,8 +13,8 @@ from diffattn.evals.allocation import EVERY
 from diffattn.evals.inside import DISTANCES, Inside, MapInside
 from diffattn.evals.instruments import look_inside
 from diffattn.evals.seen import answer_keys
+from diffattn.variants import names
 from support.inside import Maps, maps_of, recall_batch, stirred_model, text_batch
-from support.models import VARIANTS
 
 CLOSE = {"rel": 1e-6, "abs": 1e-9}
 """Float64 sums in another order."""
@@ -179,7 +179,7 @@ def test_windows_may_come_in_any_batches_and_lengths() -> None:
     assert look_inside(model, [short, batch], answers=False, hull_samples=0).tokens == 75
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", names())
 def test_every_variant_can_be_looked_into(variant: str) -> None:
     model, batch = stirred_model(variant), text_batch()
     before = model(batch.tokens)

@@ -89,9 +89,10 @@ class MapInside:
     head_cosine: list[list[float | None]]
     """[H][H]: cosine of the maps of two heads, all entries of all windows as one vector."""
     gradient_norm: PerHead | None
-    """Root mean square over rows of the norm of d loss / d logits (nats; loss summed over tokens); None: effective."""
+    """Root mean square over rows of the norm of d loss / d logits (nats; loss summed over tokens); None: effective,
+    and layers that take no mask or have no `OutputsInside`."""
     gradient_by_weight: Curve | None
-    """Mean |d loss / d logit| of the entries in each bin of `WEIGHTS`, in every 16th row; None: effective."""
+    """Mean |d loss / d logit| of the entries in each bin of `WEIGHTS`, in every 16th row; None: as above."""
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ class _LamSums:
 def _branches(layer: Layer) -> tuple[list[Branch], Tensor | None]:
     """Give a layer's maps and, where gradients are wanted, the zeros [B, H, T, T] that were added to their logits."""
     heads = getattr(layer.mixer, "heads", None)
-    if layer.gradient is None or heads is None:
+    if layer.gradient is None or heads is None or "attn_mask" in layer.mixer.refuses:
         with torch.no_grad():
             return layer.mixer.branches(layer.x, layer.where), None
     batch, tokens = layer.x.shape[:2]
