@@ -44,7 +44,7 @@ def excess_beyond_the_context(model: Decoder, ids: Tensor) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["softmax", "diff_v1"])
 def test_alibi_reads_on_where_rotary_breaks(variant: str) -> None:
-    """In trials over two seeds, alibi's excess was -0.04 to 0 nats; rotary's 0.3 to 0.5 with one map, above 1 with two."""
+    """In trials over two seeds alibi gave -0.04 to 0 nats, rotary 0.3 to 0.5 with one map and above 1 with two."""
     ids = torch.tensor(list("\n".join(documents(400)).encode()))
     train, held_out = ids[: len(ids) * 9 // 10], ids[len(ids) * 9 // 10 :]
     assert excess_beyond_the_context(trained(variant, "alibi", train), held_out) < 0.05
