@@ -25,6 +25,7 @@ INSIDE = [
     "contribution",
     "outliers",
     "gradients",
+    "instruments",
 ]
 VOID = {"meta", "link", "br", "img", "input", "hr", "col"}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -10,7 +11,7 @@ from diffattn.lab.report import captions
 from diffattn.lab.report.bars import Bar, Part, bar_panel
 from diffattn.lab.report.figures import Figure, figure, style
 from diffattn.lab.report.inside import arms, curve, layers, map_of, overall
-from diffattn.lab.report.layered import layer_panel
+from diffattn.lab.report.layered import curves_panel, layer_panel
 from diffattn.lab.report.panels import Line, line_panel
 from diffattn.lab.report.svg import short
 from diffattn.lab.report.tables import styles
@@ -41,7 +42,7 @@ def allocation(task: Json) -> Figure | None:
     answers = any(bar.parts[0].tip.startswith(PLACES[0][1]) for bar in bars)
     key = [(f"place{at}", words) for at, (_, words) in enumerate(PLACES) if at or answers]
     said = captions.ALLOCATION + (captions.ANSWERS if answers else captions.NO_ANSWERS)
-    more = ("Each map by itself", hidden)
+    more = ("each map by itself", hidden)
     return figure(task, "allocation", "Where attention goes", panels, said, more=more, key=key, exploratory=True)
 
 
@@ -69,7 +70,7 @@ def _curves(
     for arm in _of_several(task, names):
         own = [_line(task, arm, which, key, which, MAP_STYLES.get(which, "arm3")) for which in _map_names(task, arm)]
         panels.append(panel(f"Maps of {arm}", own))
-    return figure(task, name, title, panels, caption, more=("Maps of other arms", []), exploratory=True)
+    return figure(task, name, title, panels, caption, more=("maps of each arm", []), exploratory=True)
 
 
 def _line(task: Json, arm: str, which: str, key: str, label: str, shade: str) -> Line:
@@ -80,20 +81,19 @@ def _line(task: Json, arm: str, which: str, key: str, label: str, shade: str) ->
 
 def _rank_panel(title: str, lines: list[Line]) -> str:
     """Running sums: the share of the k heaviest keys."""
-    summed = [replace(one, points=list(enumerate(accumulate(value for _, value in one.points), 1))) for one in lines]
-    unit = "share of |map| mass on them"
-    return line_panel(title, "number of heaviest keys", unit, summed, log=True, y_range=(0.0, 1.02))
+    summed = [
+        replace(one, points=[(float(k), total) for k, total in enumerate(accumulate(v for _, v in one.points), 1)])
+        for one in lines
+    ]
+    at = {float(k): str(k) for k in (1, 2, 4, 8, 16, 32, 64) if k <= max(len(one.points) for one in lines)}
+    draw = partial(line_panel, log=True, y_range=(0.0, 1.02))
+    return curves_panel(title, "number of heaviest keys", "share of |map| mass on them", summed, at, draw)
 
 
 def _distance_panel(title: str, lines: list[Line]) -> str:
     count = max(len(one.points) for one in lines)
-    at = [float(place) for place in range(count)][:: 1 + count // 8]
-    unit = "share of |map| mass"
-    return line_panel(title, "distance to the key in tokens", unit, lines, x_at=at, x_ticks=_first_distance)
-
-
-def _first_distance(at: float) -> str:
-    return short(DISTANCES[int(at)])
+    at = {float(place): short(DISTANCES[place]) for place in range(0, count, 1 + count // 9)}
+    return curves_panel(title, "distance to the key in tokens", "share of |map| mass", lines, at)
 
 
 def _bar(task: Json, arm: str, which: str, label: str, shade: str) -> Bar:

@@ -46,7 +46,7 @@ def figure(
     caption: str,
     missing: str = "",
     *,
-    more: tuple[str, list[str]] = ("More panels", []),
+    more: tuple[str, list[str]] = ("", []),
     legend: str = "",
     key: Sequence[tuple[str, str]] = (),
     exploratory: bool = False,
@@ -59,8 +59,8 @@ def figure(
         "This task has nothing to draw here." if task["ended"] else "Nothing to draw yet: no run has come this far."
     )
     said = " ".join(caption.split())
-    more_name, hidden = more
-    hidden = panels[AT_ONCE:] + hidden
+    hidden = panels[AT_ONCE:] + more[1]
+    more_name = f"More panels: {more[0]}"
     shown = panels[:AT_ONCE]
     return Figure(name, title, shown, said, setting, missing or nothing, exploratory, hidden, more_name, legend, key)
 

@@ -9,6 +9,7 @@ from diffattn.lab.report.svg import element, text, tip
 TOP, BOTTOM = 34, 34
 CHARACTER = 6.4
 """Width of a digit of 10 pixels, with some air."""
+DEEP = 0.75
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ def _cell(box: tuple[float, float, float, float], value: float, heat: Heat, at: 
     cell = element("rect", words, x=x, y=y, width=width, height=height, class_=f"cell {shade}", fill_opacity=depth)
     if not heat.written:
         return cell
-    number = heat.written[at[0]][at[1]]
-    size = min(10.5, width / (CHARACTER * max(1, len(number))) * 10)
-    style = f"font-size:{size:.1f}px"
+    longest = max(len(number) for row in heat.written for number in row)
+    size = min(10.5, 10 * width / (CHARACTER * max(1, longest)))
     # The ground's colour is legible on a deep cell, the ink's on a pale one.
-    tone = "over" if depth > 0.6 else "under"
-    return cell + text(x + width / 2, y + height / 2 + size / 3, number, tone, text_anchor="middle", style=style)
+    tone, style = "over" if depth > DEEP else "under", f"font-size:{size:.1f}px"
+    number, middle = heat.written[at[0]][at[1]], (x + width / 2, y + height / 2 + size / 3)
+    return cell + text(*middle, number, tone, text_anchor="middle", style=style)

@@ -25,7 +25,7 @@ def lambdas(task: Json) -> Figure:
             heats.append(_heat(name, seeds))
             curves.append(_curves(name, seeds))
     missing = "No arm here has a λ." if task["ended"] else "No arm here has a λ, or none has trained yet."
-    more = ("Curves of λ, seed by seed", curves)
+    more = ("curves of λ, seed by seed", curves)
     said = captions.LAMBDAS
     return figure(task, "lambdas", "λ along training", heats, said, missing, more=more, legend="1", exploratory=True)
 

@@ -1,15 +1,16 @@
-"""Arms against layers: a number in each cell, and beside it the colour that lets the eye find the large ones."""
+"""Arms in rows, a number in each cell, and the colour that lets the eye find the large ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from diffattn.lab.report.heat import Heat, heat_panel
 from diffattn.lab.report.inside import by_layer, mean
+from diffattn.lab.report.panels import Line, line_panel
 from diffattn.lab.report.svg import short
 
 Json = dict[str, Any]
 MOST = 8
-"""Layers whose numbers find room in their cells."""
+"""Columns whose numbers find room in their cells, and curves that the eye can keep apart."""
 
 
 def layer_panel(
@@ -32,7 +33,7 @@ def layer_panel(
         Heat(
             title=title,
             unit=unit,
-            rows=[name if len(name) <= 18 else name[:17] + "…" for name in rows],
+            rows=[_shortened(name) for name in rows],
             columns=[str(n) if count <= 12 or n in (0, count // 2, count - 1) else "" for n in range(count)],
             x_name="layer",
             values=values,
@@ -45,6 +46,46 @@ def layer_panel(
             written=written if count <= MOST else (),
         )
     )
+
+
+def curves_panel(
+    title: str,
+    x_name: str,
+    unit: str,
+    lines: Sequence[Line],
+    at: Mapping[float, str],
+    draw: Callable[..., str] = line_panel,
+) -> str:
+    """Curves, or, where there are too many, their values at some places as a table of colours.
+
+    at: those places, and their labels.  draw: makes the panel of curves.
+    """
+    if len(lines) <= MOST:
+        return draw(title, x_name, unit, lines, x_at=list(at), x_ticks=lambda place: at[place])
+    values = [[dict(one.points).get(place) for place in at] for one in lines]
+    return heat_panel(
+        Heat(
+            title=title,
+            unit=unit,
+            rows=[_shortened(one.name) for one in lines],
+            columns=list(at.values()),
+            x_name=x_name,
+            values=values,
+            tips=[
+                [
+                    f"{one.tip}, {label}: {'—' if v is None else short(v)}"
+                    for label, v in zip(at.values(), row, strict=True)
+                ]
+                for one, row in zip(lines, values, strict=True)
+            ],
+            full=1.4 * max((abs(v) for row in values for v in row if v is not None), default=0.0) or 1.0,
+            written=[["" if v is None else short(v, 2) for v in row] for row in values],
+        )
+    )
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 18 else name[:17] + "…"
 
 
 def _seeds(values: list[float]) -> str:

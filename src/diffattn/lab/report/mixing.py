@@ -28,10 +28,10 @@ def mixing(task: Json) -> Figure | None:
             (hidden if at else panels).extend(drawn)
         found = [matrix for layers in seeds.values() for matrix in layers.values()]
         if found:
-            said.append(f"{name}: {mixing_words(found)}.")
+            said.append(f"{name}, all layers and seeds: {mixing_words(found)}.")
     if not panels:
         return None
-    title, more = "Which maps each head mixes", ("M of the other layers and seeds", hidden)
+    title, more = "Which maps each head mixes", ("M of other layers and seeds", hidden)
     caption = f"{captions.MIXING} {' '.join(said)}"
     return figure(task, "mixing", title, panels, caption, more=more, legend="1", exploratory=True)
 

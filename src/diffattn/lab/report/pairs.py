@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from diffattn.evals.inside import LOSSES, WEIGHTS
 from diffattn.lab.report import captions
 from diffattn.lab.report.figures import Figure, figure, style
 from diffattn.lab.report.inside import arms, by_layer, curve, mean
-from diffattn.lab.report.layered import layer_panel
+from diffattn.lab.report.layered import curves_panel, layer_panel
 from diffattn.lab.report.panels import Line, Mark, line_panel
 from diffattn.lab.report.svg import short
 from diffattn.lab.report.tables import styles
@@ -40,7 +41,7 @@ def prediction(task: Json) -> Figure | None:
     ]
     more.append(layer_panel(task, "Cosine of the two maps", "1: the same map", names, _inner("pair", "cosine"), 1.0))
     said, title = captions.PREDICTION, "Does the second map know the first one’s noise?"
-    hidden = ("How alike the two maps are", [panel for panel in more if panel])
+    hidden = ("how alike the two maps are", [panel for panel in more if panel])
     shown = [panel for panel in panels if panel]
     return figure(task, "prediction", title, shown, said, more=hidden, legend="1", exploratory=True)
 
@@ -55,20 +56,12 @@ def signal_to_noise(task: Json) -> Figure | None:
             lines.append(Line(name, style(numbers[name]), points, name, numbers[name], dots=True))
     if not lines:
         return None
-    panels = [
-        line_panel(
-            "Signal to noise",
-            "what the values are read through",
-            "decibels",
-            lines,
-            across=[Mark("as much signal as noise", 0.0)],
-            x_at=[0.0, 1.0, 2.0],
-            x_ticks=lambda at: STAGES[int(at)][1],
-        )
-    ]
+    stages = {float(at): words for at, (_, words) in enumerate(STAGES)}
+    draw = partial(line_panel, across=[Mark("as much signal as noise", 0.0)])
+    panels = [curves_panel("Signal to noise", "what the values are read through", "decibels", lines, stages, draw)]
     unit = "power of signal / noise"
     layered = [layer_panel(task, f"Through the {words}", unit, arms(task), _ratio(key)) for key, words in STAGES]
-    title, more = "Does the subtraction clear the signal?", ("By layer", [panel for panel in layered if panel])
+    title, more = "Does the subtraction clear the signal?", ("by layer", [panel for panel in layered if panel])
     return figure(task, "signal", title, panels, captions.SIGNAL, more=more, exploratory=True)
 
 
