@@ -5,10 +5,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from diffattn.variants import load_plugin
+
 # Two workers on two cores: one thread each is faster, and the same bits come out on every machine.
 torch.set_num_threads(1)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """A variant from outside for the contract suite: docs/add-a-variant.md."""
+    parser.addoption("--plugin", action="append", default=[], help="a .py file or package.module with variants to test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for plugin in config.getoption("--plugin"):
+        load_plugin(plugin)
 
 
 @pytest.fixture(scope="session")
