@@ -159,6 +159,7 @@ def _arms(task: Task) -> Iterator[dict[str, Any]]:
             **({"mixers_by_layer": by_layer} if by_layer else {}),
             **({"settings": {name: getattr(resolved.model, name) for name in own}} if own else {}),
             "note": arm.note,
+            "match": arm.match,
             "ffn_width": resolved.model.ffn_width,
             "other_parameters": cost.other_parameters,
             "embedding_parameters": cost.embedding_parameters,

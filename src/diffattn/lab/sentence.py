@@ -137,10 +137,10 @@ def contrasted_ranks(verdict: str, contrast: Contrast, pairs: Pairs, interval: I
     if math.isfinite(low):
         ends = sorted(2.0 ** (-more * end) for end in (low, high))
         spread = f"{ends[0]:.2f} to {ends[1]:.2f}, "
+    apart = f"{side} {contrast.under[0]} by a factor of {by}" if mean else "no difference seen"
     told = (
         f"{contrast.lead} in tokens to {_goal(rules)} is a factor of {here:.2f} {contrast.under[0]} and {there:.2f} "
-        f"{contrast.under[1]}: {side} {contrast.under[0]} by a factor of {by} ({spread}{seeds(len(pairs.seeds))}; "
-        "never counts as twice the budget)"
+        f"{contrast.under[1]}: {apart} ({spread}{seeds(len(pairs.seeds))}; never counts as twice the budget)"
     )
     if verdict in ("SCREEN", "NO VERDICT"):
         return f"{told}, {_undecided(verdict)}; {_confirm(contrast, rules)}"

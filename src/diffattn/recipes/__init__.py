@@ -15,6 +15,7 @@ _HOMES = {
     "ablate_v1": "ablate_v1",
     "lambda_start": "lambda_start",
     "normalisers": "normalisers",
+    "subtractions": "subtractions",
     "positions": "positions",
     "mixtures": "mixtures",
     "head_width": "head_width",

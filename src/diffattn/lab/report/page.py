@@ -15,7 +15,7 @@ from diffattn.lab.report.mixing import mixing
 from diffattn.lab.report.numbers import inside_tables
 from diffattn.lab.report.outliers import outliers
 from diffattn.lab.report.tables import arm_tables, never_reaching, styles
-from diffattn.lab.report.words import count, duration, parted, rate, status_words
+from diffattn.lab.report.words import claims, count, duration, parted, rate, status_words
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -68,7 +68,8 @@ def _task(name: str, task: Json) -> Json:
         # Where answers are the task, nothing but recall is scored.
         shown.append(figures.recall(task))
     shown.append(figures.positions(task))
-    found = [_finding(finding) for finding in task["findings"]]
+    told, once = claims(task["findings"])
+    found = [_finding(finding, claim) for finding, claim in zip(task["findings"], told, strict=True)]
     conditions = {finding["conditions"] for finding in found}
     return {
         "name": name,
@@ -78,7 +79,8 @@ def _task(name: str, task: Json) -> Json:
         "evidence_words": evidence_words(task),
         "styles": styles(task),
         "findings": found,
-        "contrasts": [_finding(contrast) for contrast in task["contrasts"]],
+        "once": once,
+        "contrasts": [_finding(contrast, parted(contrast)[0]) for contrast in task["contrasts"]],
         "conditions": conditions.pop() if len(conditions) == 1 else None,
         "each_seed": never_reaching(task),
         "forest": figures.differences(task),
@@ -93,10 +95,9 @@ def _task(name: str, task: Json) -> Json:
     }
 
 
-def _finding(found: Json) -> Json:
-    """The sentence in two parts, so that they can be told apart by eye."""
-    claim, conditions = parted(found)
-    return {**found, "claim": claim.removeprefix(found["arm"]), "conditions": conditions}
+def _finding(found: Json, claim: str) -> Json:
+    """The claim and what it is true of, apart, so that they can be told apart by eye."""
+    return {**found, "claim": claim.removeprefix(found["arm"]), "conditions": parted(found)[1]}
 
 
 def _prose(words: str) -> "Markup":

@@ -5,7 +5,7 @@ from typing import Any
 from diffattn.lab.report.across import across_table
 from diffattn.lab.report.evidence import evidence_table, evidence_words
 from diffattn.lab.report.tables import Table, arm_tables
-from diffattn.lab.report.words import count, parted, rate, status_words
+from diffattn.lab.report.words import claims, count, parted, rate, status_words
 
 Json = dict[str, Any]
 
@@ -36,8 +36,11 @@ def _verdicts(task: Json) -> list[str]:
     found = task["findings"]
     if not found:
         return ["No verdict yet: no seed is finished both in the baseline and in another arm."]
-    lines = [f"- **{f['verdict']}** {_plain(parted(f)[0])}" for f in (*found, *task["contrasts"])]
-    return ["\n".join(lines), _plain(parted(found[0])[1])]
+    told, once = claims(found)
+    told += [parted(contrast)[0] for contrast in task["contrasts"]]
+    judged = zip((*found, *task["contrasts"]), told, strict=True)
+    lines = [f"- **{finding['verdict']}** {_plain(claim)}" for finding, claim in judged]
+    return ["\n".join(lines), _plain(once), _plain(parted(found[0])[1])]
 
 
 def _task(name: str, task: Json) -> list[str]:
@@ -57,13 +60,17 @@ def _task(name: str, task: Json) -> list[str]:
 
 
 def _table(table: Table) -> str:
-    """Quantities as rows and arms as columns: there are fewer arms than quantities."""
-    head = ["", *(_plain(name) for name, _, _ in table.rows)]
-    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * len(table.rows) + "|"]
-    for _, columns in table.groups:
-        for column in columns:
-            name = f"{column.name}, {column.unit}" if column.unit else column.name
-            lines.append("| " + " | ".join([name, *column.cells]) + " |")
+    """Quantities as rows and arms as columns, or the other way round where there are more arms than quantities."""
+    names = [_plain(name) for name, _, _ in table.rows]
+    notes = [_plain(f" ({words})") if words else "" for _, words, _ in table.rows]
+    columns = [column for _, columns in table.groups for column in columns]
+    quantities = [f"{column.name}, {column.unit}" if column.unit else column.name for column in columns]
+    cells = [column.cells for column in columns]
+    if len(names) > len(quantities):
+        arms = [name + note for name, note in zip(names, notes, strict=True)]
+        names, quantities, cells = quantities, arms, [list(row) for row in zip(*cells, strict=True)]
+    lines = ["| " + " | ".join(["", *names]) + " |", "|---" + "|---:" * len(names) + "|"]
+    lines += ["| " + " | ".join([name, *row]) + " |" for name, row in zip(quantities, cells, strict=True)]
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """Numbers and settings in words, the same in page and text."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 Json = dict[str, Any]
@@ -113,6 +114,21 @@ def parted(finding: Json) -> tuple[str, str]:
     return finding["sentence"], ""
 
 
+MANY = 5
+"""Sentences from which on what all of them repeat is said once, below them."""
+
+
+def claims(findings: Sequence[Json]) -> tuple[list[str], str]:
+    """The claims of a task's arms, and apart from them, where there are many, how an arm of a screen is confirmed."""
+    told = [parted(finding)[0] for finding in findings]
+    step = "; `--confirm "
+    if len(told) < MANY or step not in told[0]:
+        return told, ""
+    _, _, tail = told[0].partition(step)
+    once = f"`--confirm ARM` repeats an arm on fresh seeds, at most four of them; one{tail.partition('`')[2]}"
+    return [f"{claim.partition(step)[0].removesuffix('.')}." for claim in told], once
+
+
 LEAST = 5e-4
 """Relative differences below this print as none."""
 # What may differ although nobody compares it: key, name, and how it is known.
@@ -131,7 +147,8 @@ def differences(arm: Json, baseline: Json) -> str:
     if arm["ffn_width"] != baseline["ffn_width"]:
         said.append(f"FFN width {arm['ffn_width']} against {baseline['ffn_width']}")
     if arm["other_parameters"] != baseline["other_parameters"]:
-        said.append(f"non-embedding parameters {percent(arm['mismatch_percent'])}")
+        why = ", which are not matched on purpose" if arm.get("match") == "native" else ""
+        said.append(f"non-embedding parameters {percent(arm['mismatch_percent'])}{why}")
     if _frozen(arm):
         said.append(f"{count(arm['trained_parameters'])} of {count(_parameters(arm))} parameters trained")
     if arm["learning_rate"] != baseline["learning_rate"]:
