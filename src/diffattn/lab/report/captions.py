@@ -88,9 +88,9 @@ Share of |weight| that lies so many tokens back, in bins that double (0, 1, 2 to
 the same profile, it is the profile that the subtraction removes.
 """
 PREDICTION = """
-If the second map is to cancel noise, it must know it. R² says how much of the first map’s weight on keys that are not
-the answer a multiple of the second map tells (0: nothing, 1: all). Beside it that multiple, and the λ that training
-arrived at.
+If the second map is to cancel noise, it must know it. R² says how much of the variance of the first map’s weights on
+keys that are not the answer a multiple of the second map tells: 1 all of it, 0 or less no more than their mean would.
+Beside it that multiple, and the λ that training arrived at.
 """
 SIGNAL = """
 Power of what is read from the answer against power of what is read from all other keys: through the first map alone,
@@ -103,8 +103,8 @@ the second number is far below the first, the head looks there in order to do no
 head adds is beside what was there, as root mean squares.
 """
 MIXING = """
-Row i is what output head i multiplies its values with: a sum of all heads’ maps with the weights written. An entry is
-called gone below a tenth of its row’s largest; a row is one map, or two, where those have four fifths of its mass.
+Row i is what output head i multiplies its values with: a sum of all heads’ maps with the weights written. Near 0:
+below a tenth of the row’s largest. A row is told by the one map, or the two, that have four fifths of its mass.
 """
 OUTLIERS = """
 The largest of all values and the weight of the tails, a thin line per seed, logarithmic. A rise along training means

@@ -11,9 +11,16 @@ from diffattn.lab.report.words import nats
 
 Json = dict[str, Any]
 SMALL = 0.1
-"""An entry below this share of the largest of its row counts as gone."""
+"""An entry below this share of the largest of its row is near 0."""
 MOST = 0.8
 """Share of a row's mass that one map must have, or two, for the row to be called by them."""
+KINDS = (
+    ("pair", "subtract one map from another (+1, −λ)"),
+    ("one", "read one map"),
+    ("sum", "add two maps"),
+    ("many", "read more maps"),
+)
+"""In the order in which they are told."""
 ROOM = 10
 """Heads up to which the entries are written."""
 
@@ -37,22 +44,15 @@ def mixing(task: Json) -> Figure | None:
 
 
 def mixing_words(matrices: list[list[list[float]]]) -> str:
-    """Say how many entries are gone, and how many rows read one map, a difference of two maps, or more."""
+    """Say how many entries are near 0, and how many rows read one map, a difference of two maps, or more."""
     rows = [row for matrix in matrices for row in matrix]
-    gone = sum(abs(value) < SMALL * max(map(abs, row)) for row in rows for value in row)
+    small = sum(abs(value) < SMALL * max(map(abs, row)) for row in rows for value in row)
     kinds = [_kind(row) for row in rows]
     pairs = [lam for kind, lam in kinds if kind == "pair"]
-    share = 100 * gone / sum(len(row) for row in rows)
-    parts = [f"{share:.0f} % of the entries are gone, and of {len(rows)} rows {_times(kinds, 'one')} one map"]
-    count = f"{len(pairs)} subtract{'s' if len(pairs) == 1 else ''} a second map"
-    parts.append(count + (f" (+1, −λ), λ {nats(min(pairs), 2)} to {nats(max(pairs), 2)}" if pairs else ""))
-    parts.append(f"{_times(kinds, 'sum')} the sum of two, {_times(kinds, 'many')} more")
-    return ", ".join(parts)
-
-
-def _times(kinds: list[tuple[str, float]], wanted: str) -> str:
-    count = sum(kind == wanted for kind, _ in kinds)
-    return f"{count} read{'s' if count == 1 else ''}"
+    read = [(words, sum(kind == wanted for kind, _ in kinds)) for wanted, words in KINDS]
+    parts = [f"{count} of {len(rows)} rows {words}" for words, count in read if count]
+    emerged = f"with λ from {nats(min(pairs), 2)} to {nats(max(pairs), 2)}" if pairs else "no pair (+1, −λ) emerged"
+    return f"{100 * small / sum(map(len, rows)):.0f} % of the entries are near 0; {', '.join(parts)}; {emerged}"
 
 
 def _kind(row: list[float]) -> tuple[str, float]:
@@ -83,6 +83,6 @@ def _panel(title: str, matrix: list[list[float]]) -> str:
             x_name="map of head",
             values=matrix,
             tips=[[f"head {i} takes {short(v)} of map {j}" for j, v in enumerate(row)] for i, row in enumerate(matrix)],
-            written=[[nats(value, 2) for value in row] for row in matrix] if count <= ROOM else (),
+            written=[[nats(round(value, 2) + 0.0, 2) for value in row] for row in matrix] if count <= ROOM else (),
         )
     )
