@@ -11,7 +11,7 @@ from diffattn.ops.cpu import pointwise as kernel
 
 Tables = tuple[Tensor, Tensor]
 XPOS_SCALE = 512
-"""Positions over which xPos's slowest pair decays by 1.4 / 0.4, as in its paper."""
+"""Distance over which the first pair, which decays most, falls to 0.4 / 1.4; the authors' value."""
 XPOS_ROOM = 2.0**20
 """What xPos's factors leave for the product of a query and a key themselves."""
 
@@ -87,8 +87,8 @@ def xpos_reach(dtype: torch.dtype) -> int:
     Up to there the product of any two factors and 2^20 is finite in `dtype`, also that of a query and a later key,
     which grows with the distance and is computed before the mask hides it.
     """
-    slowest = -math.log(0.4 / 1.4) / XPOS_SCALE
-    return int(math.log(torch.finfo(dtype).max / XPOS_ROOM) / (2 * slowest))
+    rate = -math.log(0.4 / 1.4) / XPOS_SCALE
+    return int(math.log(torch.finfo(dtype).max / XPOS_ROOM) / (2 * rate))
 
 
 def alibi_slopes(heads: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
