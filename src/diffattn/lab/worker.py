@@ -19,6 +19,9 @@ from typing import Any, TextIO
 REDRAW = "redraw_attention"
 """Label of a run whose attention starts from other random numbers than its seed's."""
 
+INSIDE_TOKENS = 16384
+"""Held-out tokens that the instruments read."""
+
 
 def main() -> None:
     """Work off the jobs until stdin closes; when it closes early, the run in hand is saved and given up."""
@@ -87,8 +90,12 @@ def work(job: dict[str, Any]) -> str:
 
 
 def evaluate_run(run: Any, folder: Path, *, maps: bool) -> None:
-    """Write evals/test.json, and evals/maps.json where asked, of a finished run; only the report reads them."""
-    from diffattn.data import open_data
+    """Write evals/test.json and, where `maps` asks for them, evals/inside.json and evals/maps.json of a finished run.
+
+    Only the report reads them. What is inside is looked at on the dev split.
+    """
+    from diffattn.data import SyntheticData, open_data
+    from diffattn.evals.instruments import look_inside
     from diffattn.evals.maps import sentence_maps
     from diffattn.evals.perplexity import evaluate
     from diffattn.hub.convert import load
@@ -104,6 +111,10 @@ def evaluate_run(run: Any, folder: Path, *, maps: bool) -> None:
         heldout = evaluate(model, data.evaluation("test", run.train.eval_tokens), data.token_bytes)
         write_json(test, heldout.to_dict())
     if maps and not attention.exists():
+        answers = isinstance(run.data, SyntheticData)
+        inside = look_inside(model, data.evaluation("dev", INSIDE_TOKENS), answers=answers)
+        write_json(attention.with_name("inside.json"), inside.to_dict())
+        # Last, as it says that all is written.
         ids = data.sentence()
         write_json(attention, sentence_maps(model, ids, data.labels(ids)))
 

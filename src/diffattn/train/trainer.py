@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from diffattn.data import Batch, open_data
+from diffattn.evals.outliers import outliers
 from diffattn.evals.perplexity import evaluate
 from diffattn.hub import convert
 from diffattn.ops.loss import cross_entropy
@@ -23,6 +24,11 @@ from diffattn.train.nonfinite import locate
 from diffattn.train.optim import AdamW, learning_rate
 from diffattn.train.start import environment, identity, starting_model, tokenizer_file
 from diffattn.train.stopping import Interrupts, plain_disk_errors
+
+OUTLIER_TOKENS = 2048
+"""Most tokens that an evaluation measures outliers on; maps of so many are held at once."""
+OUTLIER_SHARE = 100
+"""All evaluations together measure at most one in so many of the tokens that are trained on."""
 
 
 @dataclass(frozen=True)
@@ -208,9 +214,12 @@ class _Loop:
             heldout = evaluate(self.model, batches, self.data.token_bytes)
             tokens, _, documents = (tensor.to(self.device) for tensor in batches[0])
             lambdas = self.model.lambdas(tokens, documents)
+            massive = outliers(self.model, self._watched()).to_dict()
+        del massive["layers"]
         self.loss = heldout.loss
         row = self._row("eval", split="dev", loss=heldout.loss, bits_per_byte=heldout.bits_per_byte)
         row |= {"accuracy": heldout.accuracy, "count": heldout.count, "machine": {"seconds": self.seconds}}
+        row["outliers"] = massive
         self._write(row, 0.0)
         row = self._row("lambda", layers=[None if lam is None else _summary(lam) for lam in lambdas])
         del row["flops"]
@@ -219,6 +228,13 @@ class _Loop:
             (self.folder / "evals").mkdir(exist_ok=True)
             write_json(self.folder / "evals" / "dev.json", heldout.to_dict())
         self.clock = time.perf_counter()
+
+    def _watched(self) -> Iterator[Batch]:
+        """Dev windows in which outliers are measured, cut to as many tokens: a hundredth of what is trained on."""
+        config = self.config
+        tokens = min(OUTLIER_TOKENS, config.steps * self.step_tokens // (OUTLIER_SHARE * config.evals))
+        for batch in self.data.evaluation("dev", tokens):
+            yield Batch(*(part[:, :OUTLIER_TOKENS] for part in batch))
 
     def _row(self, kind: str, **values: Any) -> dict[str, Any]:
         tokens = self.step * self.step_tokens
