@@ -3,7 +3,6 @@
 import json
 import math
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffattn.data import Batch, TextData, open_data
-from diffattn.evals.perplexity import evaluate, evaluate_folder, recall_hits
-from diffattn.hub.convert import save
+from diffattn.data import Batch
+from diffattn.evals.perplexity import evaluate, recall_hits
 from diffattn.model.decoder import Decoder
 from support.models import random_tokens, small_model
 
@@ -140,22 +138,3 @@ def test_recall_hits_are_repeated_bigrams_of_the_same_document() -> None:
 def test_a_hit_in_one_row_is_none_in_another() -> None:
     batch = Batch(torch.tensor([[1, 2], [1, 3]]), torch.tensor([[2, 1], [2, 4]]), torch.zeros(2, 2, dtype=torch.int64))
     assert not recall_hits(batch).any()
-
-
-def test_a_saved_model_is_scored_on_a_folder_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIFFATTN_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "text").mkdir()
-    for name in range(300):
-        (tmp_path / "text" / f"{name}.txt").write_text(f"{name} bottles of beer, take one down. ")
-    model = small_model("diff_v1", torch.float32, vocab_size=257)
-    save(model, tmp_path / "model")
-    config = TextData(source=str(tmp_path / "text"))
-    data = open_data(config, context=24, batch_size=4, seed=0)
-    expected = evaluate(model, data.evaluation("test"), data.token_bytes)
-    found = evaluate_folder(tmp_path / "model", config.source, split="test", batch_size=3)
-    assert found.count == expected.count
-    assert found.loss == pytest.approx(expected.loss, rel=1e-6)
-    assert found.bits_per_byte is not None
-    save(small_model("diff_v1"), tmp_path / "few")
-    with pytest.raises(ValueError, match=r"40 token ids, bytes have 257"):
-        evaluate_folder(tmp_path / "few", config.source)

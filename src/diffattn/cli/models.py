@@ -65,29 +65,44 @@ def _read_config(path: Path) -> "RunConfig":
 
 
 def evaluate(argv: list[str]) -> int:
-    """Held-out loss of a model folder on a corpus: nats, bits per byte, loss by position."""
+    """Held-out loss, attention maps and outliers of model folders, side by side."""
 
     def run(
-        model: Annotated[Path, Positional],
-        source: str = "stdlib",
+        models: Annotated[tuple[Path, ...], Positional, arg(metavar="MODEL [MODEL ...]")],
+        tasks: tuple[Literal["loss", "maps", "outliers"], ...] = ("loss",),
+        source: str | None = None,
         split: Literal["dev", "test"] = "dev",
         tokens: int | None = None,
         batch_size: int = 8,
+        out: Path | None = None,
     ) -> int:
-        """Prints the held-out loss of a model as JSON.
+        """Prints the held-out loss of a model as JSON; of several models, or other tasks, a table.
+
+        Several models are a ladder of checkpoints: do outliers, or the share of the first token, grow with size?
+        --out keeps all that was measured: layer by layer and head by head.
 
         Args:
-            model: A model folder, for instance runs/quick/text-diff_v1-lr0.005-s0/model.
-            source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME.
+            models: Model folders, for instance runs/quick/text-diff_v1-lr0.005-s0/model.
+            tasks: loss (nats, bits per byte), maps (what attention does; needs scipy), outliers (massive values).
+            source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME. None: the data
+                that a run's model was trained on, else stdlib.
             split: "dev" or "test".
             tokens: At most so many tokens.
             batch_size: Windows at a time; changes no number.
+            out: A folder for eval.json.
         """
-        from diffattn.evals.perplexity import evaluate_folder
+        from diffattn.evals.ladder import measure, side_by_side
 
-        heldout = evaluate_folder(model, source, split=split, tokens=tokens, batch_size=batch_size).to_dict()
-        del heldout["documents"]
-        print(json.dumps(heldout, indent=1))
+        if not models:
+            raise ValueError("`diffattn eval` needs a model folder, for instance runs/mine/model")
+        found = [measure(model, tasks, source, split, tokens, batch_size) for model in models]
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "eval.json").write_text(json.dumps({"models": found}, indent=1) + "\n", encoding="utf-8")
+        if len(models) == 1 and tasks == ("loss",):
+            print(json.dumps(found[0]["loss"], indent=1))
+        else:
+            print(side_by_side(found))
         return 0
 
     return parse(run, load_plugins(argv), "eval")

@@ -3,16 +3,13 @@
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from diffattn.data.base import NOT_SCORED, Batch, Split
-from diffattn.evals.heldout import held_out, together
-from diffattn.hub.convert import load
+from diffattn.data.base import NOT_SCORED, Batch
 from diffattn.model.decoder import Decoder
 from diffattn.ops.loss import token_losses
 
@@ -84,19 +81,6 @@ def evaluate(model: Decoder, batches: Iterable[Batch], token_bytes: Tensor | Non
         other_tokens=_part(loss[~hit]),
         documents=[[float(nats), int(tokens)] for nats, tokens in by_document],
     )
-
-
-def evaluate_folder(
-    folder: Path, source: str, split: Split = "dev", tokens: int | None = None, batch_size: int = 8
-) -> Heldout:
-    """Score a saved model on a held-out split of a text source, read with the tokenizer in the model's folder.
-
-    source as in `TextData`; tokens: about so many; batch_size windows at a time, which changes no number. ValueError:
-    no model folder, no usable text, a model without a tokenizer for it.
-    """
-    model = load(folder)
-    data = held_out(folder, model, source)
-    return evaluate(model, together(data.evaluation(split, tokens), batch_size), data.token_bytes)
 
 
 def _scored(model: Decoder, batch: Batch) -> dict[str, np.ndarray]:

@@ -1,0 +1,87 @@
+"""Several saved models side by side: each task's numbers are those of its own function."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffattn.cli import main
+from diffattn.data import SyntheticData, TextData, open_data
+from diffattn.evals.instruments import look_inside
+from diffattn.evals.ladder import measure, side_by_side
+from diffattn.evals.outliers import outliers
+from diffattn.evals.perplexity import evaluate
+from diffattn.hub.convert import save
+from support.models import small_model
+
+
+@pytest.fixture
+def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder of short documents."""
+    monkeypatch.setenv("DIFFATTN_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text").mkdir()
+    for name in range(300):
+        (tmp_path / "text" / f"{name}.txt").write_text(f"{name} bottles of beer, take one down. ")
+    return str(tmp_path / "text")
+
+
+def test_each_task_is_measured_on_the_held_out_text(tmp_path: Path, text: str) -> None:
+    model = small_model("diff_v1", torch.float32, vocab_size=257)
+    save(model, tmp_path / "model")
+    data = open_data(TextData(source=text), context=24, batch_size=4, seed=0)
+    found = measure(tmp_path / "model", ("loss", "maps", "outliers"), text, split="test", batch_size=3)
+    expected = evaluate(model, data.evaluation("test"), data.token_bytes)
+    assert found["loss"]["count"] == expected.count
+    assert found["loss"]["loss"] == pytest.approx(expected.loss, rel=1e-6)
+    assert found["loss"]["bits_per_byte"] is not None and "documents" not in found["loss"]
+    inside = look_inside(model, data.evaluation("test"), answers=False).to_dict()
+    assert found["maps"]["tokens"] == inside["tokens"] and found["maps"]["answers"] == 0
+    for one, other in zip(found["maps"]["layers"], inside["layers"], strict=True):
+        assert one["pair"]["cosine"]["mean"] == pytest.approx(other["pair"]["cosine"]["mean"], rel=1e-5)
+    massive = outliers(model, data.evaluation("test")).to_dict()
+    assert found["outliers"]["hidden"]["top1"] == pytest.approx(massive["hidden"]["top1"], rel=1e-5)
+
+
+def test_a_synthetic_runs_model_is_judged_on_its_own_task(tmp_path: Path) -> None:
+    data = SyntheticData(task="recall", pairs=4, keys=16, values=16)
+    (tmp_path / "config.json").write_text(json.dumps({"data": data.to_dict()}))
+    save(small_model("diff_v2", torch.float32), tmp_path / "model")
+    found = measure(tmp_path / "model", ("maps",), tokens=240)
+    assert "recall" in found["data"]
+    # Ten windows of four questions each.
+    assert found["maps"]["answers"] == 40
+    assert found["maps"]["layers"][0]["outputs"]["signal_to_noise"]["effective"]["mean"] > 0
+
+
+def test_a_model_with_too_few_ids_for_the_text_is_refused(tmp_path: Path, text: str) -> None:
+    save(small_model("diff_v1"), tmp_path / "few")
+    with pytest.raises(ValueError, match=r"40 token ids, bytes have 257"):
+        measure(tmp_path / "few", ("loss",), text)
+
+
+def test_one_loss_is_json_and_a_ladder_is_a_table(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = []
+    for width in (32, 64):
+        folders.append(str(tmp_path / f"w{width}"))
+        save(small_model("diff_v1", torch.float32, vocab_size=257, width=width), Path(folders[-1]))
+    assert main(["eval", folders[0], "--source", text]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] > 0
+    tasks = ["--tasks", "loss", "maps", "outliers", "--tokens", "480"]
+    assert main(["eval", *folders, *tasks, "--source", text, "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    kept = json.loads((tmp_path / "out" / "eval.json").read_text())["models"]
+    assert printed[0].split() == ["model", *folders]
+    assert printed == side_by_side(kept).splitlines()
+    for line, part in (("top |hidden|", "hidden"), ("top |logits|", "logits")):
+        (row,) = [row for row in printed if row.startswith(line)]
+        assert [float(x) for x in row.removeprefix(line).split()] == pytest.approx(
+            [model["outliers"][part]["top1"] for model in kept], rel=1e-3
+        )
+
+
+def test_a_call_without_models_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval"]) == 2
+    assert "needs a model folder" in capsys.readouterr().err
