@@ -150,7 +150,8 @@ def differences(arm: Json, baseline: Json) -> str:
         why = ", which are not matched on purpose" if arm.get("match") == "native" else ""
         said.append(f"non-embedding parameters {percent(arm['mismatch_percent'])}{why}")
     if _frozen(arm):
-        said.append(f"{count(arm['trained_parameters'])} of {count(_parameters(arm))} parameters trained")
+        share = f"{count(arm['trained_parameters'])} of {count(_parameters(arm))}"
+        said.append(f"{share} parameters trained (FLOPs count as if all were)")
     if arm["learning_rate"] != baseline["learning_rate"]:
         said.append(f"learning rate {rate(arm['learning_rate'])} against {rate(baseline['learning_rate'])}")
     own, shared = arm.get("settings", {}), baseline.get("settings", {})
