@@ -4,6 +4,9 @@ DIFFERENCES = """
 Arm minus baseline, a dot per seed. Bars: the interval that its sentence rests on. Shaded: the margin, if there is one,
 within which a difference is too small to matter.
 """
+CONTRASTS = """
+Rows in ink: contrasts, which are differences of two such differences.
+"""
 EVENTS_BESIDE = """
 A dot per seed: training tokens at the first evaluation with half of the answers right.
 """

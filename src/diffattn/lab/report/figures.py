@@ -221,9 +221,13 @@ def differences(task: Json) -> str | None:
             Dot(a - b, f"{arm}, seed {seed}: {nats(a - b, 4)}") for seed, (a, b) in paired.items() if None not in (a, b)
         ]
         if found["mean"] is not None:
-            low = found["mean"] if found["low"] is None else found["low"]
-            high = found["mean"] if found["high"] is None else found["high"]
-            rows.append(Row(arm, style(number[arm]), number[arm], dots, (found["mean"], low, high)))
+            rows.append(Row(arm, style(number[arm]), number[arm], dots, _interval(found)))
+    for found in task["contrasts"]:
+        numbers, name = found["numbers"], found["arm"]
+        if found["mean"] is not None:
+            seeds = zip(numbers["seeds"], numbers["differences"], strict=True)
+            dots = [Dot(value, f"{name}, seed {seed}: {nats(value, 4)}") for seed, value in seeds]
+            rows.append(Row(name, "contrast", 0, dots, _interval(found)))
     if not rows:
         return None
     margin = next((m for f in task["findings"] if (m := f["numbers"].get("margin")) is not None), task["margin"])
@@ -231,6 +235,12 @@ def differences(task: Json) -> str | None:
     return dot_panel(
         f"Difference to {task['baseline']}", f"nats per token ({task['split']})", rows, band=band, zero=True
     )
+
+
+def _interval(found: Json) -> tuple[float, float, float]:
+    """Mean, low and high of a finding; an end that is not known lies at the mean."""
+    mean = found["mean"]
+    return mean, *(mean if found[end] is None else found[end] for end in ("low", "high"))
 
 
 def _arm_lines(task: Json, x: str, y: str) -> list[Line]:

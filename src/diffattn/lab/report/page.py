@@ -84,7 +84,7 @@ def _task(name: str, task: Json) -> Json:
         "conditions": conditions.pop() if len(conditions) == 1 else None,
         "each_seed": never_reaching(task),
         "forest": figures.differences(task),
-        "forest_caption": (captions.DIFFERENCES if task["metric"] == "loss" else captions.EVENTS_BESIDE).strip(),
+        "forest_caption": _forest_caption(task),
         "figures": shown,
         "inside": [one for draw in INSIDE if (one := draw(task))],
         "inside_words": inside_words(task),
@@ -93,6 +93,12 @@ def _task(name: str, task: Json) -> Json:
         "maps": [_arm_maps(arm, maps, styles(task)[arm]) for arm, maps in task["maps"].items()],
         "setting": shown[0].setting,
     }
+
+
+def _forest_caption(task: Json) -> str:
+    if task["metric"] != "loss":
+        return captions.EVENTS_BESIDE.strip()
+    return (captions.DIFFERENCES + captions.CONTRASTS * bool(task["contrasts"])).strip()
 
 
 def _finding(found: Json, claim: str) -> Json:
