@@ -228,6 +228,24 @@ def test_a_confirmation_has_fresh_seeds_and_the_screens_rates(tmp_path):
     assert "tiny" in manifest.learning_rate_policy(confirm.tasks[0], {})
 
 
+def test_a_confirmation_leaves_out_tasks_that_have_none_of_its_arms(tmp_path):
+    task = tiny_task(seeds=3)
+    other = replace(task, name="other", arms=(task.arms[0], replace(task.arms[1], name="elsewhere")))
+    plan = replace(tiny_plan(task, other), limits="three seeds see little")
+    content = manifest.plan_json(
+        plan,
+        plan,
+        command="",
+        surroundings={name: SURROUNDINGS["recall"] for name in ("recall", "other")},
+        chosen={"recall": {"softmax": 5e-3, "diff_v1": 5e-3}, "other": {"softmax": 5e-3, "elsewhere": 5e-3}},
+        runs=[],
+    )
+    manifest.write_plan(tmp_path, content)
+    confirm = confirmation(plan, tmp_path, ["elsewhere"])
+    assert [task.name for task in confirm.tasks] == ["other"]
+    assert confirm.limits == ""
+
+
 @pytest.mark.parametrize("arms", [["a", "b", "c", "d", "e"], ["unknown"]])
 def test_a_confirmation_of_too_many_or_unknown_arms_is_refused(tmp_path, arms):
     write(tiny_plan(), tmp_path, {"recall": {"softmax": 5e-3, "diff_v1": 5e-3}})

@@ -15,6 +15,7 @@ SEEDS = 10
 def confirmation(plan: Plan, screen: Path, arms: Sequence[str]) -> Plan:
     """The plan that compares at most 4 arms of a screen with the baseline again, on fresh seeds, at the screen's rates.
 
+    Each task compares those of the arms that it has; one that has none of them is left out.
     screen: folder of the screen. ValueError: too many arms, unknown ones, or a folder without this plan's screen.
     """
     if len(arms) > MOST_ARMS:
@@ -23,12 +24,22 @@ def confirmation(plan: Plan, screen: Path, arms: Sequence[str]) -> Plan:
     if before is None:
         raise ValueError(f"{screen} holds no screen to confirm; run the same command without --confirm first")
     refuse_another(plan, screen)
+    there = {task.name: [arm.name for arm in task.arms if arm.name in arms] for task in plan.tasks}
+    for name in arms:
+        if not any(name in named for named in there.values()):
+            select(plan.tasks[0], [name])
     chosen = {task["name"]: task["chosen"] for task in before["tasks"]}
     return replace(
         plan,
         name=f"{plan.name}-confirm",
         description=f"A confirmation of {', '.join(arms)} from {plan.name} on fresh seeds.",
-        tasks=tuple(_on_fresh_seeds(select(task, arms), plan.name, chosen[task.name]) for task in plan.tasks),
+        # What the screen could not see, ten seeds may.
+        limits="",
+        tasks=tuple(
+            _on_fresh_seeds(select(task, there[task.name]), plan.name, chosen[task.name])
+            for task in plan.tasks
+            if there[task.name]
+        ),
     )
 
 
