@@ -236,7 +236,7 @@ def test_a_confirmation_leaves_out_tasks_that_have_none_of_its_arms(tmp_path):
         plan,
         plan,
         command="",
-        surroundings={name: SURROUNDINGS["recall"] for name in ("recall", "other")},
+        surroundings=dict.fromkeys(("recall", "other"), SURROUNDINGS["recall"]),
         chosen={"recall": {"softmax": 5e-3, "diff_v1": 5e-3}, "other": {"softmax": 5e-3, "elsewhere": 5e-3}},
         runs=[],
     )
