@@ -9,7 +9,6 @@ from diffattn import recipes, stats
 from diffattn.data import SyntheticData, TextData
 from diffattn.lab import forecast, runner
 from diffattn.lab.confirm import confirmation
-from diffattn.lab.effects import detectable_in_screen
 from diffattn.lab.plan import resolve
 from diffattn.lab.runs import judged_runs
 from support.plans import shrunk
@@ -61,11 +60,8 @@ def test_arms_have_equal_parameters_or_say_that_they_have_not(name):
 def test_what_a_recipe_says_it_can_see_is_what_its_forecast_says(name):
     plan = recipes.get(name)
     seen = {round(d, 2) for task in plan.tasks if (d := forecast.visible_difference(task, 3)) is not None}
-    seen |= {
-        round(detectable_in_screen((task.recorded_sd / 2**0.5, 2 * len(task.arms)), 3, task.comparisons, runs=4), 2)
-        for task in plan.tasks
-        if task.contrasts and task.recorded_sd
-    }
+    contrasts = [forecast.visible_difference(task, 3, runs=4) for task in plan.tasks if task.contrasts]
+    seen |= {round(d, 2) for d in contrasts if d is not None}
     told = re.findall(r"sees? (\d\.\d+) nats", f"{plan.description} {plan.limits}")
     assert set(map(float, told)) <= seen
     assert told or not plan.limits

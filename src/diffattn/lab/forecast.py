@@ -59,17 +59,17 @@ def look_alpha(seeds: int) -> float:
     return 0.05 if seeds < FEWEST_SEEDS else 0.02 if seeds < 10 else 0.03
 
 
-def visible_difference(task: Task, seeds: int) -> float | None:
+def visible_difference(task: Task, seeds: int, runs: int = 2) -> float | None:
     """True difference that so many seeds see with 80 % power, from the recorded sd; None where none is recorded.
 
-    A screen pools the variance over its arms, whose own sd is that of a paired difference divided by sqrt 2.
+    runs: behind each difference; 4 for a contrast, whose variance is twice as large. A screen pools the variance over its arms, whose own sd is that of a paired difference divided by sqrt 2.
     """
     if task.recorded_sd is None or seeds < 2:
         return None
     m = max(1, task.comparisons)
     if seeds < FEWEST_SEEDS:
-        return detectable_in_screen((task.recorded_sd / 2**0.5, len(task.arms) * (seeds - 1)), seeds, m)
-    return stats.detectable_difference(task.recorded_sd, seeds, look_alpha(seeds), m)
+        return detectable_in_screen((task.recorded_sd / 2**0.5, len(task.arms) * (seeds - 1)), seeds, m, runs)
+    return stats.detectable_difference(task.recorded_sd * (runs / 2) ** 0.5, seeds, look_alpha(seeds), m)
 
 
 def _task(plan: Plan, task: Task) -> Iterator[str]:
@@ -110,6 +110,8 @@ def _visible(task: Task, seeds: int) -> Iterator[str]:
         f"can see   {seeds} seeds: {kind}; a true difference of {difference:.3f} {UNITS[task.metric]} with 80 % power "
         f"(sd {task.recorded_sd:g}, {task.recorded_sd_source})"
     )
+    if task.contrasts:
+        yield f"          and a contrast of {visible_difference(task, seeds, 4):.3f} {UNITS[task.metric]}"
     if task.margin is not None:
         alpha, m = look_alpha(seeds), max(1, task.comparisons)
         needed = stats.seeds_needed(task.margin, task.recorded_sd or 0.0, alpha, m)
