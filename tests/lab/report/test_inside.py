@@ -90,6 +90,19 @@ def test_runs_that_nobody_looked_into_leave_a_report_without_these_sections(tmp_
     assert not re.search('id="text-(allocation|prediction|signal|distance|outliers|instruments)"', page)
 
 
+def test_captions_name_the_seeds_that_were_looked_into(tmp_path: Path) -> None:
+    path = write_plan(tmp_path / "quick", Story(tasks=("text",)))
+    for found in path.glob("*-s[12]/evals/inside.json"):
+        found.unlink()
+    page = write_report(path).read_text()
+    assert "found in 4 finished models (seed 0 of each arm), on 4\u202f096 held-out tokens each" in page
+    sections = dict(re.findall(r'<section id="text-(\w+)">(.*?)</section>', page, re.DOTALL))
+    for name in ("allocation", "prediction", "signal", "distance", "contribution", "gradients", "instruments"):
+        assert "context 256. Seed 0. Trained" in sections[name], name
+    for name in ("lambdas", "outliers", "finals"):
+        assert "context 256. Seeds 0, 1, 2. Trained" in sections[name], name
+
+
 def test_a_file_of_the_instruments_of_another_shape_is_named(tmp_path: Path) -> None:
     path = write_plan(tmp_path / "quick", Story(tasks=("text",)))
     found = path / "text-diff_v1-lr0.005-s0" / "evals" / "inside.json"

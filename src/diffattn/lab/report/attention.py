@@ -10,7 +10,7 @@ from diffattn.evals.inside import DISTANCES
 from diffattn.lab.report import captions
 from diffattn.lab.report.bars import Bar, Part, bar_panel
 from diffattn.lab.report.figures import Figure, figure, style
-from diffattn.lab.report.inside import arms, curve, layers, map_of, overall
+from diffattn.lab.report.inside import arms, curve, layers, looked_into, map_of, marks_answers, overall
 from diffattn.lab.report.layered import curves_panel, layer_panel
 from diffattn.lab.report.panels import Line, line_panel
 from diffattn.lab.report.svg import short
@@ -39,11 +39,21 @@ def allocation(task: Json) -> Figure | None:
     for name in _of_several(task, names):
         own = [_bar(task, name, which, which, MAP_STYLES.get(which, "arm3")) for which in _map_names(task, name)]
         hidden.append(bar_panel(f"Maps of {name}", "share of |map| mass; left of 0: negative", own))
-    answers = any(bar.parts[0].tip.startswith(PLACES[0][1]) for bar in bars)
+    answers = marks_answers(task)
     key = [(f"place{at}", words) for at, (_, words) in enumerate(PLACES) if at or answers]
     said = captions.ALLOCATION + (captions.ANSWERS if answers else captions.NO_ANSWERS)
     more = ("each map by itself", hidden)
-    return figure(task, "allocation", "Where attention goes", panels, said, more=more, key=key, exploratory=True)
+    return figure(
+        task,
+        "allocation",
+        "Where attention goes",
+        panels,
+        said,
+        more=more,
+        key=key,
+        exploratory=True,
+        seeds=looked_into(task),
+    )
 
 
 def concentration(task: Json) -> Figure | None:
@@ -70,7 +80,9 @@ def _curves(
     for arm in _of_several(task, names):
         own = [_line(task, arm, which, key, which, MAP_STYLES.get(which, "arm3")) for which in _map_names(task, arm)]
         panels.append(panel(f"Maps of {arm}", own))
-    return figure(task, name, title, panels, caption, more=("maps of each arm", []), exploratory=True)
+    return figure(
+        task, name, title, panels, caption, more=("maps of each arm", []), exploratory=True, seeds=looked_into(task)
+    )
 
 
 def _line(task: Json, arm: str, which: str, key: str, label: str, shade: str) -> Line:

@@ -95,6 +95,9 @@ If the second map is to cancel noise, it must know it. R² says how much of the 
 keys that are not the answer a multiple of the second map tells: 1 all of it, 0 or less no more than their mean would.
 Beside it that multiple, and the λ that training arrived at.
 """
+ALL_KEYS = """
+This data marks no answers: all keys count.
+"""
 SIGNAL = """
 Power of what is read from the answer against power of what is read from all other keys: through the first map alone,
 after the subtraction, and as the norm behind it scales each row. Mean over layers and seeds in decibels (10: ten times
@@ -110,8 +113,8 @@ Row i is what output head i multiplies its values with: a sum of all heads’ ma
 below a tenth of the row’s largest. A row is told by the one map, or the two, that have four fifths of its mass.
 """
 OUTLIERS = """
-The largest of all values and the weight of the tails, a thin line per seed, logarithmic. A rise along training means
-that a few values outgrow the rest, which makes a model hard to quantise.
+The largest of all values and the weight of the tails on a few held-out windows (dev), a thin line per seed,
+logarithmic. A rise along training means that a few values outgrow the rest, which makes a model hard to quantise.
 """
 GRADIENTS = """
 How strongly the loss would change a logit, by the attention weight that the logit has: where nearly nothing arrives, a

@@ -50,11 +50,13 @@ def figure(
     legend: str = "",
     key: Sequence[tuple[str, str]] = (),
     exploratory: bool = False,
+    seeds: Sequence[str] = (),
 ) -> Figure:
-    """A figure whose setting is the task's; what is more than a screen of panels goes behind a click."""
-    seeds = ", ".join(str(seed) for seed in task["seeds"])
-    machine = f" Trained on {task['hardware']}." if task["hardware"] else ""
-    setting = f"Data: {task['data']}. Model: {task['model']}. Seeds {seeds}.{machine}"
+    """A figure whose setting is the task's; what is more than a screen of panels goes behind a click.
+
+    seeds: those that it shows, if not all.
+    """
+    setting = setting_words(task, seeds)
     nothing = (
         "This task has nothing to draw here." if task["ended"] else "Nothing to draw yet: no run has come this far."
     )
@@ -63,6 +65,14 @@ def figure(
     more_name = f"More panels: {more[0]}"
     shown = panels[:AT_ONCE]
     return Figure(name, title, shown, said, setting, missing or nothing, exploratory, hidden, more_name, legend, key)
+
+
+def setting_words(task: Json, seeds: Sequence[str] = ()) -> str:
+    """Data set, model, seeds and machine, as they end a caption."""
+    shown = [str(seed) for seed in seeds or task["seeds"]]
+    machine = f" Trained on {task['hardware']}." if task["hardware"] else ""
+    named = f"Seed{'s' if len(shown) > 1 else ''} {', '.join(shown)}"
+    return f"Data: {task['data']}. Model: {task['model']}. {named}.{machine}"
 
 
 def style(number: int) -> str:

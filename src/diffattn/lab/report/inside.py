@@ -32,6 +32,18 @@ def arms(task: Json) -> list[str]:
     return [name for name in names if layers(task, name)]
 
 
+def looked_into(task: Json) -> list[str]:
+    """The seeds of which at least one arm was looked into."""
+    found = {seed for arm in task["arms"].values() for seed, numbers in arm["seeds"].items() if numbers["inside"]}
+    return sorted(found, key=int)
+
+
+def marks_answers(task: Json) -> bool:
+    """Whether the data says which keys hold an answer."""
+    found = [numbers["inside"] for arm in task["arms"].values() for numbers in arm["seeds"].values()]
+    return any(inside["answers"] for inside in found if inside)
+
+
 def map_of(layer: Json, name: str) -> Any:
     """A map of a layer by name; None: it has none."""
     return next((one for one in layer["maps"] if one["name"] == name), None)
@@ -67,11 +79,12 @@ def inside_words(task: Json) -> str:
     found = [seed["inside"] for arm in task["arms"].values() for seed in arm["seeds"].values() if seed["inside"]]
     if not found:
         return "What the instruments find is known when runs have finished; λ is logged while they train."
-    tokens = count(max(inside["tokens"] for inside in found))
+    tokens, seeds = count(max(inside["tokens"] for inside in found)), looked_into(task)
+    named = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
     return (
-        f"What the instruments found in {len(found)} finished models, on {tokens} held-out tokens each. It describes "
-        "these models: nothing here was tested, and no verdict rests on it. The effective map is what multiplies "
-        "the values in the end: A1 − λ A2 where there are two maps."
+        f"What the instruments found in {len(found)} finished models ({named} of each arm), on {tokens} held-out "
+        "tokens each. It describes these models: nothing here was tested, and no verdict rests on it. The effective "
+        "map is what multiplies the values in the end: A1 − λ A2 where there are two maps."
     )
 
 

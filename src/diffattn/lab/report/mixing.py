@@ -5,7 +5,7 @@ from typing import Any
 from diffattn.lab.report import captions
 from diffattn.lab.report.figures import Figure, figure
 from diffattn.lab.report.heat import Heat, heat_panel
-from diffattn.lab.report.inside import arms
+from diffattn.lab.report.inside import arms, looked_into
 from diffattn.lab.report.svg import short
 from diffattn.lab.report.words import nats
 
@@ -40,7 +40,9 @@ def mixing(task: Json) -> Figure | None:
         return None
     title, more = "Which maps each head mixes", ("M of other layers and seeds", hidden)
     caption = f"{captions.MIXING} {' '.join(said)}"
-    return figure(task, "mixing", title, panels, caption, more=more, legend="1", exploratory=True)
+    return figure(
+        task, "mixing", title, panels, caption, more=more, legend="1", exploratory=True, seeds=looked_into(task)
+    )
 
 
 def mixing_words(matrices: list[list[list[float]]]) -> str:

@@ -8,7 +8,7 @@ from diffattn.lab.report import attention, captions, figures, pairs
 from diffattn.lab.report.across import across_table
 from diffattn.lab.report.evidence import evidence_table, evidence_words
 from diffattn.lab.report.figures import Figure
-from diffattn.lab.report.inside import inside_words
+from diffattn.lab.report.inside import inside_words, looked_into
 from diffattn.lab.report.lambdas import lambdas
 from diffattn.lab.report.maps import LEVELS, head_panels
 from diffattn.lab.report.mixing import mixing
@@ -89,9 +89,10 @@ def _task(name: str, task: Json) -> Json:
         "inside": [one for draw in INSIDE if (one := draw(task))],
         "inside_words": inside_words(task),
         "inside_tables": inside_tables(task),
+        "inside_setting": figures.setting_words(task, looked_into(task)),
         "maps_figure": _maps_figure(task),
         "maps": [_arm_maps(arm, maps, styles(task)[arm]) for arm, maps in task["maps"].items()],
-        "setting": shown[0].setting,
+        "setting": figures.setting_words(task),
     }
 
 

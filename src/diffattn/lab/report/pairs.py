@@ -8,7 +8,7 @@ from typing import Any
 from diffattn.evals.inside import LOSSES, WEIGHTS
 from diffattn.lab.report import captions
 from diffattn.lab.report.figures import Figure, figure, style
-from diffattn.lab.report.inside import arms, by_layer, curve, mean
+from diffattn.lab.report.inside import arms, by_layer, curve, looked_into, marks_answers, mean
 from diffattn.lab.report.layered import curves_panel, layer_panel
 from diffattn.lab.report.panels import Line, Mark, line_panel
 from diffattn.lab.report.svg import short
@@ -40,10 +40,13 @@ def prediction(task: Json) -> Figure | None:
         )
     ]
     more.append(layer_panel(task, "Cosine of the two maps", "1: the same map", names, _inner("pair", "cosine"), 1.0))
-    said, title = captions.PREDICTION, "Does the second map know the first one’s noise?"
+    said = captions.PREDICTION + ("" if marks_answers(task) else captions.ALL_KEYS)
+    title = "Does the second map know the first one’s noise?"
     hidden = ("how alike the two maps are", [panel for panel in more if panel])
     shown = [panel for panel in panels if panel]
-    return figure(task, "prediction", title, shown, said, more=hidden, legend="1", exploratory=True)
+    return figure(
+        task, "prediction", title, shown, said, more=hidden, legend="1", exploratory=True, seeds=looked_into(task)
+    )
 
 
 def signal_to_noise(task: Json) -> Figure | None:
@@ -62,7 +65,7 @@ def signal_to_noise(task: Json) -> Figure | None:
     unit = "power of signal / noise"
     layered = [layer_panel(task, f"Through the {words}", unit, arms(task), _ratio(key)) for key, words in STAGES]
     title, more = "Does the subtraction clear the signal?", ("by layer", [panel for panel in layered if panel])
-    return figure(task, "signal", title, panels, captions.SIGNAL, more=more, exploratory=True)
+    return figure(task, "signal", title, panels, captions.SIGNAL, more=more, exploratory=True, seeds=looked_into(task))
 
 
 def contribution(task: Json) -> Figure | None:
@@ -79,7 +82,7 @@ def contribution(task: Json) -> Figure | None:
     if not shown:
         return None
     title = "Attention is not contribution"
-    return figure(task, "contribution", title, shown, captions.CONTRIBUTION, exploratory=True)
+    return figure(task, "contribution", title, shown, captions.CONTRIBUTION, exploratory=True, seeds=looked_into(task))
 
 
 def gradients(task: Json) -> Figure | None:
@@ -96,7 +99,15 @@ def gradients(task: Json) -> Figure | None:
     shown = [panel for panel in panels if panel]
     if not shown:
         return None
-    return figure(task, "gradients", "What training can change", shown, captions.GRADIENTS, exploratory=True)
+    return figure(
+        task,
+        "gradients",
+        "What training can change",
+        shown,
+        captions.GRADIENTS,
+        exploratory=True,
+        seeds=looked_into(task),
+    )
 
 
 def _binned(
