@@ -62,7 +62,8 @@ def look_alpha(seeds: int) -> float:
 def visible_difference(task: Task, seeds: int, runs: int = 2) -> float | None:
     """True difference that so many seeds see with 80 % power, from the recorded sd; None where none is recorded.
 
-    runs: behind each difference; 4 for a contrast, whose variance is twice as large. A screen pools the variance over its arms, whose own sd is that of a paired difference divided by sqrt 2.
+    runs: behind each difference; 4 for a contrast, whose variance is twice as large. A screen pools the variance over
+    its arms, whose own sd is that of a paired difference divided by sqrt 2.
     """
     if task.recorded_sd is None or seeds < 2:
         return None
