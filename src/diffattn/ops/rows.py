@@ -68,21 +68,25 @@ def by_rows(
     check_restrictions(given, q, keys)
     dtype = compute_dtype(q.dtype)
     height = tile_height(q.shape[0] * q.shape[1], q.shape[2], keys)
-    found = []
     with torch.autocast(q.device.type, enabled=False):
         rows = [x.to(dtype) for x in rows]
         if height >= q.shape[2]:
             return attend(rows, View(*visibility(given, q.shape[2], keys, q.device, dtype), keys))
+
+        def tile(part: range) -> Tensor:
+            # What the tile sees is made in here: as an argument it would be kept for the backward pass, O(T * S).
+            view = View(*visibility(given, q.shape[2], keys, q.device, dtype, (part, range(keys))), keys)
+            return attend([x[:, :, part.start : part.stop] for x in rows], view)
+
+        found = []
         for start in range(0, q.shape[2], height):
             part = range(start, min(start + height, q.shape[2]))
-            view = View(*visibility(given, q.shape[2], keys, q.device, dtype, (part, range(keys))), keys)
-            tile = [x[:, :, part.start : part.stop] for x in rows]
             if torch.is_grad_enabled():
-                made = checkpoint(attend, tile, view, use_reentrant=False, preserve_rng_state=False)
+                made = checkpoint(tile, part, use_reentrant=False, preserve_rng_state=False)
                 assert isinstance(made, Tensor)
                 found.append(made)
             else:
-                found.append(attend(tile, view))
+                found.append(tile(part))
     return torch.cat(found, dim=2)
 
 
