@@ -2,7 +2,8 @@
 
 A "map" is one of a layer's attention maps (A; A1 and A2) or "effective", what multiplies the values in the end. Rows
 are queries; an entry counts where its query may see its key. H output heads, T tokens of a window. None stands where
-there is nothing to divide by, or where a layer has no such thing.
+there is nothing to divide by, or where a layer has no such thing. Of windows longer than 2048 tokens the first 2048 are
+read.
 """
 
 from dataclasses import asdict, dataclass

@@ -18,8 +18,10 @@ from diffattn.model.decoder import Decoder
 from diffattn.ops.loss import token_losses
 from diffattn.variants.base import Mixer, Where
 
-TOKENS = 256
-"""Tokens looked at together: the maps of so few stay in a processor's cache."""
+TOKENS = 1024
+"""Tokens looked at together, in whole windows: few enough for their maps to stay near the processor."""
+LONGEST = 2048
+"""Longer windows are cut to so many tokens: maps grow with their square."""
 
 
 @dataclass
@@ -73,10 +75,10 @@ class Seen:
 
 
 def chunks(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Cut batches into some of about `TOKENS` tokens."""
+    """Cut batches into some of about `TOKENS` tokens, and windows to at most `LONGEST`."""
     for batch in batches:
         rows = max(1, TOKENS // batch.tokens.shape[1])
-        for parts in zip(*(tensor.split(rows) for tensor in batch), strict=True):
+        for parts in zip(*(tensor[:, :LONGEST].split(rows) for tensor in batch), strict=True):
             yield Batch(*parts)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from diffattn.evals.inside import Curve, PerHead
@@ -23,10 +23,10 @@ class Sums:
     def grow(self, **values: Tensor) -> None:
         """As `add`, for curves [..., n] that are longer in some batches than in others."""
         for name, value in values.items():
-            old = self._totals.get(name, value.new_zeros(*value.shape[:-1], 0))
-            missing = value.shape[-1] - old.shape[-1]
-            value, old = (torch.nn.functional.pad(x, (0, max(0, n))) for x, n in ((value, -missing), (old, missing)))
-            self._totals[name] = old.double() + value.double()
+            if (old := self._totals.get(name)) is not None and (missing := value.shape[-1] - old.shape[-1]):
+                value = F.pad(value, (0, max(0, -missing)))
+                self._totals[name] = F.pad(old, (0, max(0, missing)))
+            self.add(**{name: value})
 
     def __getitem__(self, name: str) -> Tensor:
         return self._totals[name]

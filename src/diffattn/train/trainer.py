@@ -26,7 +26,7 @@ from diffattn.train.start import environment, identity, starting_model, tokenize
 from diffattn.train.stopping import Interrupts, plain_disk_errors
 
 OUTLIER_TOKENS = 2048
-"""Most tokens that an evaluation measures outliers on; maps of so many are held at once."""
+"""Most tokens that an evaluation measures outliers on."""
 OUTLIER_SHARE = 100
 """All evaluations together measure at most one in so many of the tokens that are trained on."""
 
@@ -230,11 +230,10 @@ class _Loop:
         self.clock = time.perf_counter()
 
     def _watched(self) -> Iterator[Batch]:
-        """Dev windows in which outliers are measured, cut to as many tokens: a hundredth of what is trained on."""
+        """Dev windows in which outliers are measured."""
         config = self.config
         tokens = min(OUTLIER_TOKENS, config.steps * self.step_tokens // (OUTLIER_SHARE * config.evals))
-        for batch in self.data.evaluation("dev", tokens):
-            yield Batch(*(part[:, :OUTLIER_TOKENS] for part in batch))
+        return self.data.evaluation("dev", tokens)
 
     def _row(self, kind: str, **values: Any) -> dict[str, Any]:
         tokens = self.step * self.step_tokens
