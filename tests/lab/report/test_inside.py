@@ -124,7 +124,7 @@ def test_mixtures_are_told_in_words() -> None:
     words = mixing_words([PAIRED, PAIRED])
     assert words.startswith("44 % of the entries are near 0; 2 of 8 rows subtract one map from another (+1, −λ), ")
     assert "2 of 8 rows read one map, 2 of 8 rows add two maps, 2 of 8 rows read more maps" in words
-    assert words.endswith("with λ from 0.50 to 0.50")
+    assert words.endswith("λ of the pairs: 0.50")
     assert mixing_words([[[1.0, 0.0], [0.0, 1.0]]]).endswith("2 of 2 rows read one map; no pair (+1, −λ) emerged")
 
 

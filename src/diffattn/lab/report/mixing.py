@@ -53,7 +53,9 @@ def mixing_words(matrices: list[list[list[float]]]) -> str:
     pairs = [lam for kind, lam in kinds if kind == "pair"]
     read = [(words, sum(kind == wanted for kind, _ in kinds)) for wanted, words in KINDS]
     parts = [f"{count} of {len(rows)} rows {words}" for words, count in read if count]
-    emerged = f"with λ from {nats(min(pairs), 2)} to {nats(max(pairs), 2)}" if pairs else "no pair (+1, −λ) emerged"
+    low, high = (nats(end(pairs, default=0.0), 2) for end in (min, max))
+    lam = low if low == high else f"{low} to {high}"
+    emerged = f"λ of the pairs: {lam}" if pairs else "no pair (+1, −λ) emerged"
     return f"{100 * small / sum(map(len, rows)):.0f} % of the entries are near 0; {', '.join(parts)}; {emerged}"
 
 

@@ -60,8 +60,17 @@ def signal_to_noise(task: Json) -> Figure | None:
     if not lines:
         return None
     stages = {float(at): words for at, (_, words) in enumerate(STAGES)}
-    draw = partial(line_panel, across=[Mark("as much signal as noise", 0.0)])
-    panels = [curves_panel("Signal to noise", "what the values are read through", "decibels", lines, stages, draw)]
+    draw = partial(line_panel, across=[Mark("", 0.0)])
+    panels = [
+        curves_panel(
+            "Signal to noise",
+            "what the values are read through",
+            "decibels; 0: as much signal as noise",
+            lines,
+            stages,
+            draw,
+        )
+    ]
     unit = "power of signal / noise"
     layered = [layer_panel(task, f"Through the {words}", unit, arms(task), _ratio(key)) for key, words in STAGES]
     title, more = "Does the subtraction clear the signal?", ("by layer", [panel for panel in layered if panel])
