@@ -9,7 +9,7 @@ from typing import Any
 from diffattn.evals.inside import DISTANCES
 from diffattn.lab.report import captions
 from diffattn.lab.report.bars import Bar, Part, bar_panel
-from diffattn.lab.report.figures import Figure, figure, style
+from diffattn.lab.report.figure import Figure, figure, style
 from diffattn.lab.report.inside import arms, curve, layers, looked_into, map_of, marks_answers, overall
 from diffattn.lab.report.layered import curves_panel, layer_panel
 from diffattn.lab.report.panels import Line, line_panel

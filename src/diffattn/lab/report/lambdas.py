@@ -3,10 +3,11 @@
 from typing import Any
 
 from diffattn.lab.report import captions
-from diffattn.lab.report.figures import Figure, figure, styles
+from diffattn.lab.report.figure import Figure, figure
 from diffattn.lab.report.heat import Heat, heat_panel
 from diffattn.lab.report.panels import Line, Mark, line_panel
 from diffattn.lab.report.svg import short
+from diffattn.lab.report.tables import styles
 from diffattn.lab.report.words import nats
 
 Json = dict[str, Any]

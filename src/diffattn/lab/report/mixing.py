@@ -3,7 +3,7 @@
 from typing import Any
 
 from diffattn.lab.report import captions
-from diffattn.lab.report.figures import Figure, figure
+from diffattn.lab.report.figure import Figure, figure
 from diffattn.lab.report.heat import Heat, heat_panel
 from diffattn.lab.report.inside import arms, looked_into
 from diffattn.lab.report.svg import short

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from diffattn.lab.report import captions
-from diffattn.lab.report.figures import Figure, figure, style
+from diffattn.lab.report.figure import Figure, figure, style
 from diffattn.lab.report.inside import arms, mean
 from diffattn.lab.report.layered import MOST, curves_panel, layer_panel
 from diffattn.lab.report.panels import Line, Mark, line_panel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from diffattn.lab.report import attention, captions, figures, pairs
 from diffattn.lab.report.across import across_table
 from diffattn.lab.report.evidence import evidence_table, evidence_words
-from diffattn.lab.report.figures import Figure
+from diffattn.lab.report.figure import Figure, figure, setting_words, style
 from diffattn.lab.report.inside import inside_words, looked_into
 from diffattn.lab.report.lambdas import lambdas
 from diffattn.lab.report.maps import LEVELS, head_panels
@@ -89,10 +89,10 @@ def _task(name: str, task: Json) -> Json:
         "inside": [one for draw in INSIDE if (one := draw(task))],
         "inside_words": inside_words(task),
         "inside_tables": inside_tables(task),
-        "inside_setting": figures.setting_words(task, looked_into(task)),
+        "inside_setting": setting_words(task, looked_into(task)),
         "maps_figure": _maps_figure(task),
         "maps": [_arm_maps(arm, maps, styles(task)[arm]) for arm, maps in task["maps"].items()],
-        "setting": figures.setting_words(task),
+        "setting": setting_words(task),
     }
 
 
@@ -116,7 +116,7 @@ def _prose(words: str) -> "Markup":
 
 def _maps_figure(task: Json) -> Figure:
     missing = "No attention maps yet: they are drawn when the first seed of an arm has finished."
-    return figures.figure(task, "maps", "Attention maps", [], captions.MAPS, missing)
+    return figure(task, "maps", "Attention maps", [], captions.MAPS, missing)
 
 
 def _arm_maps(arm: str, maps: Json, number: int) -> Json:
@@ -126,4 +126,4 @@ def _arm_maps(arm: str, maps: Json, number: int) -> Json:
         # Heads of a single map share rows.
         single = [row[0] for row in rows]
         rows = [single[i : i + 3] for i in range(0, len(single), 3)]
-    return {"arm": arm, "style": figures.style(number), "seed": maps["seed"], "rows": rows[::-1]}
+    return {"arm": arm, "style": style(number), "seed": maps["seed"], "rows": rows[::-1]}

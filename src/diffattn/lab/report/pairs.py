@@ -7,7 +7,7 @@ from typing import Any
 
 from diffattn.evals.inside import LOSSES, WEIGHTS
 from diffattn.lab.report import captions
-from diffattn.lab.report.figures import Figure, figure, style
+from diffattn.lab.report.figure import Figure, figure, style
 from diffattn.lab.report.inside import arms, by_layer, curve, looked_into, marks_answers, mean
 from diffattn.lab.report.layered import curves_panel, layer_panel
 from diffattn.lab.report.panels import Line, Mark, line_panel
