@@ -1,4 +1,4 @@
-"""What each figure shows and how far it carries; figures.py adds data, model, seeds and machine."""
+"""What each figure shows and how far it carries; figure.py adds data, model, seeds and machine."""
 
 DIFFERENCES = """
 Arm minus baseline, a dot per seed. Bars: the interval that its sentence rests on. Shaded: the margin, if there is one,
