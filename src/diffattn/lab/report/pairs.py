@@ -136,7 +136,7 @@ def _binned(
             lines.append(Line(name, style(numbers[name]), points, name))
     if not lines:
         return None
-    at = [float(place) for place in range(len(bins))]
+    at = sorted({place for one in lines for place, _ in one.points})
     return line_panel(title, x_name, y_name, lines, x_at=at, x_ticks=lambda place: short(bins[int(place)]), log_y=log)
 
 
