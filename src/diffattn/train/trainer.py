@@ -27,7 +27,7 @@ from diffattn.train.stopping import Interrupts, plain_disk_errors
 
 OUTLIER_TOKENS = 2048
 """Most tokens that an evaluation measures outliers on."""
-OUTLIER_SHARE = 100
+OUTLIER_SHARE = 200
 """All evaluations together measure at most one in so many of the tokens that are trained on."""
 
 
@@ -214,7 +214,7 @@ class _Loop:
             heldout = evaluate(self.model, batches, self.data.token_bytes)
             tokens, _, documents = (tensor.to(self.device) for tensor in batches[0])
             lambdas = self.model.lambdas(tokens, documents)
-            massive = outliers(self.model, self._watched()).to_dict()
+            massive = outliers(self.model, [self._watched(batches)]).to_dict()
         del massive["layers"]
         self.loss = heldout.loss
         row = self._row("eval", split="dev", loss=heldout.loss, bits_per_byte=heldout.bits_per_byte)
@@ -229,11 +229,14 @@ class _Loop:
             write_json(self.folder / "evals" / "dev.json", heldout.to_dict())
         self.clock = time.perf_counter()
 
-    def _watched(self) -> Iterator[Batch]:
-        """Dev windows in which outliers are measured."""
+    def _watched(self, batches: list[Batch]) -> Batch:
+        """Of an evaluation's windows, those in which outliers are measured: evenly spread, at least one."""
         config = self.config
         tokens = min(OUTLIER_TOKENS, config.steps * self.step_tokens // (OUTLIER_SHARE * config.evals))
-        return self.data.evaluation("dev", tokens)
+        whole = Batch(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+        windows, length = whole.tokens.shape
+        wanted = min(windows, max(1, tokens // length))
+        return Batch(*(part[torch.arange(wanted) * windows // wanted] for part in whole))
 
     def _row(self, kind: str, **values: Any) -> dict[str, Any]:
         tokens = self.step * self.step_tokens
