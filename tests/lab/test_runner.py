@@ -77,7 +77,7 @@ def test_every_planned_run_is_trained_and_judged_ones_are_evaluated(compared):
         assert json.loads((folder / "done").read_text())["status"] == "finished"
         assert json.loads((folder / "evals" / "test.json").read_text())["count"] > 0
         maps = run["budget"] == "full" and run["seed"] == 0
-        assert (folder / "evals" / "maps.json").exists() == maps
+        assert (folder / "evals" / "maps.json").exists() == (folder / "evals" / "inside.json").exists() == maps
     assert not list(out.glob("worker-*.log"))
 
 

@@ -74,6 +74,17 @@ def test_milestones_have_a_dev_row_and_lambda_of_each_layer(finished):
         assert all(layer["below_0"] == layer["above_1"] == 0 for layer in row["layers"])
 
 
+def test_milestones_tell_how_large_the_largest_values_are(finished):
+    found = [row["outliers"] for row in rows(finished, "eval")]
+    # A two-hundredth of 384 tokens is less than a window of 16.
+    assert [outliers["tokens"] for outliers in found] == [16, 16]
+    for outliers in found:
+        assert outliers["hidden"]["count"] == 16 * 2 * 16
+        assert outliers["hidden"]["top1"] >= outliers["hidden"]["median"] > 0
+        assert 0 < outliers["first_token"] <= 1
+        assert "layers" not in outliers
+
+
 def test_the_end_is_recorded_and_the_model_is_the_last_checkpoint(finished):
     folder, outcome = finished
     done = json.loads((folder / "done").read_text())
