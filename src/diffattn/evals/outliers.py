@@ -34,22 +34,22 @@ class SpreadSums:
 
     def add(self, values: Tensor, count: int | None = None) -> None:
         """Take in values of any shape; where only `count` of them count, all others must be 0."""
-        flat = values.detach().flatten()
-        count = flat.numel() if count is None else count
+        values = values.detach().to(compute_dtype(values.dtype))
+        count = values.numel() if count is None else count
         self.count += count
-        size = flat.abs()
+        size = values.abs().flatten()
         floor = float(self.largest[-1]) if len(self.largest) == LARGEST else -1.0
         if float(size.max()) > floor:
             rivals = torch.cat((self.largest, size[size > floor].double().cpu()))
             self.largest = rivals.topk(min(LARGEST, len(rivals), self.count)).values
         bins = size.float().view(torch.int32) >> (23 - FRACTION_BITS)
         histogram = torch.bincount(bins, minlength=BINS).cpu()
-        histogram[0] -= flat.numel() - count
+        histogram[0] -= size.numel() - count
         self.histogram += histogram
-        wide = flat.double()
-        squares = wide.square()
-        moments = (wide.sum(), squares.sum(), torch.dot(squares, wide), torch.dot(squares, squares))
-        self.moments += torch.stack(moments).cpu()
+        squares = values * values
+        powers = (values, squares, squares * values, squares * squares)
+        # Rows in their own precision, their sums in float64.
+        self.moments += torch.stack([power.sum(-1).double().sum() for power in powers]).cpu()
 
     def merge(self, other: "SpreadSums") -> None:
         """Take in another's totals."""
