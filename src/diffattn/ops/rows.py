@@ -6,11 +6,15 @@ Letters as in `diffattn.ops`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from diffattn.ops.call import transformed
 from diffattn.ops.checks import check_restrictions
 from diffattn.ops.masks import Restrictions, visibility
 from diffattn.ops.reference import compute_dtype
@@ -55,39 +59,88 @@ class View:
         return self.visible.sum(-1, keepdim=True).clamp(min=1).to(like.dtype)
 
 
+Attend = Callable[[Sequence[Tensor], Sequence[Tensor], View], Tensor]
+
+
 def by_rows(
-    attend: Callable[[Sequence[Tensor], View], Tensor], rows: Sequence[Tensor], keys: int, given: Restrictions
+    attend: Attend,
+    rows: Sequence[Tensor],
+    shared: Sequence[Tensor],
+    given: Restrictions,
+    parameters: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Join attend(tile of every one of `rows`, what it sees) over tiles of queries, along T.
+    """Join attend(tile of every one of `rows`, shared, what the tile sees) over tiles of queries, along T.
 
     rows: tensors [B, *, T, *] that have a row for each query, the queries [B, H, T, D] first; they come to `attend`
-    in float32 (float64 for float64), outside autocast. It gives [B, H, tile, E]. With gradients and more than one tile,
-    each tile is computed again in the backward pass. ValueError: restrictions that do not fit the queries and `keys`.
+    in float32 (float64 for float64), outside autocast. shared: what every tile needs, the keys [B, G, S, D] first.
+    parameters: further leaves that `attend` uses by itself. It gives [B, H, tile, E]. With more than one tile each is
+    computed again in the backward pass, and there is no second derivative. ValueError: restrictions that do not fit.
     """
-    q = rows[0]
+    q, keys = rows[0], shared[0].shape[2]
     check_restrictions(given, q, keys)
     dtype = compute_dtype(q.dtype)
+
+    def tile(part: range, rows: Sequence[Tensor], *shared: Tensor) -> Tensor:
+        # What the tile sees is made in here: as an argument it would be kept for the backward pass, O(T * S).
+        view = View(*visibility(given, q.shape[2], keys, q.device, dtype, (part, range(keys))), keys)
+        with torch.autocast(q.device.type, enabled=False):
+            return attend([x[:, :, part.start : part.stop].to(dtype) for x in rows], shared, view)
+
     height = tile_height(q.shape[0] * q.shape[1], q.shape[2], keys)
-    with torch.autocast(q.device.type, enabled=False):
-        rows = [x.to(dtype) for x in rows]
-        if height >= q.shape[2]:
-            return attend(rows, View(*visibility(given, q.shape[2], keys, q.device, dtype), keys))
+    parts = [range(start, min(start + height, q.shape[2])) for start in range(0, q.shape[2], height)]
+    if len(parts) <= 1 or not torch.is_grad_enabled() or _differentiates_masks(given):
+        return torch.cat([tile(part, rows, *shared) for part in parts or [range(0)]], dim=2)
+    if torch.compiler.is_compiling() or transformed():
+        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        return torch.cat([again(tile, part, rows, *shared) for part in parts], dim=2)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return _Tiles.apply(tile, parts, len(rows), len(shared), *rows, *shared, *parameters)
 
-        def tile(part: range) -> Tensor:
-            # What the tile sees is made in here: as an argument it would be kept for the backward pass, O(T * S).
-            view = View(*visibility(given, q.shape[2], keys, q.device, dtype, (part, range(keys))), keys)
-            return attend([x[:, :, part.start : part.stop] for x in rows], view)
 
-        found = []
-        for start in range(0, q.shape[2], height):
-            part = range(start, min(start + height, q.shape[2]))
-            if torch.is_grad_enabled():
-                made = checkpoint(tile, part, use_reentrant=False, preserve_rng_state=False)
-                assert isinstance(made, Tensor)
-                found.append(made)
-            else:
-                found.append(tile(part))
-    return torch.cat(found, dim=2)
+class _Tiles(torch.autograd.Function):
+    """What `checkpoint` would do, but without anything small that stays between the large tensors of two tiles: there
+    glibc would find no room for the next tile, and the process would grow with T * S all the same."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tile: Callable[..., Tensor], parts: list[range], rows: int, shared: int, *tensors: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        ctx.plan = tile, parts, rows, rows + shared
+        out = None
+        for part in parts:
+            made = tile(part, tensors[:rows], *tensors[rows : rows + shared])
+            if out is None:
+                out = made.new_empty((*made.shape[:2], parts[-1].stop, made.shape[-1]))
+            out[:, :, part.start : part.stop] = made
+        assert out is not None
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (grad,) = grads
+        tile, parts, rows, tiled = ctx.plan
+        wanted = ctx.needs_input_grad[4:]
+        # Parameters are used by `attend` itself, so they stand for themselves; the others are leaves of their own.
+        leaves = [x.detach().requires_grad_(need) for x, need in zip(ctx.saved_tensors[:tiled], wanted, strict=False)]
+        inputs = [*leaves, *ctx.saved_tensors[tiled:]]
+        totals = [torch.zeros_like(x) if need else None for x, need in zip(inputs, wanted, strict=True)]
+        chosen = [(x, total) for x, total in zip(inputs, totals, strict=True) if total is not None]
+        for part in parts:
+            with torch.enable_grad():
+                made = tile(part, leaves[:rows], *leaves[rows:])
+            found = torch.autograd.grad(
+                made, [x for x, _ in chosen], grad[:, :, part.start : part.stop], allow_unused=True
+            )
+            for (_, total), new in zip(chosen, found, strict=True):
+                if new is not None:
+                    total += new
+        return None, None, None, None, *totals
+
+
+def _differentiates_masks(given: Restrictions) -> bool:
+    """Whether a float mask or slopes want gradients, which tiles that are computed again do not give them."""
+    return any(x is not None and x.requires_grad for x in (given.attn_mask, given.alibi))
 
 
 def across_heads(matrix: Tensor, maps: Tensor) -> Tensor:

@@ -52,23 +52,23 @@ class OneMapMixer(ProjectedMixer):
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
         q, k, v = self.read(x, where, state)
-        k, wide_v = wide(k), wide(v)
 
-        def attend(rows: Sequence[Tensor], view: View) -> Tensor:
-            return grouped_product(self.weights(self._logits(rows[0], k), view), wide_v)
+        def attend(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
+            return grouped_product(self.weights(self._logits(rows[0], shared[0]), view), shared[1])
 
-        heads = by_rows(attend, [q], k.shape[2], Restrictions(**where.restrictions()))
+        given = Restrictions(**where.restrictions())
+        heads = by_rows(attend, [q], [wide(k), wide(v)], given, list(self.parameters(recurse=False)))
         return self.write(heads.to(v.dtype))
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give the one map, A."""
         q, k, _ = self.read(x, where, None)
-        k = wide(k)
 
-        def look(rows: Sequence[Tensor], view: View) -> Tensor:
-            return self.weights(self._logits(rows[0], k), view)
+        def look(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
+            return self.weights(self._logits(rows[0], shared[0]), view)
 
-        found = by_rows(look, [q], k.shape[2], Restrictions(**where.restrictions()))
+        given = Restrictions(**where.restrictions())
+        found = by_rows(look, [q], [wide(k)], given, list(self.parameters(recurse=False)))
         return [Branch("A", found.new_ones(()), found)]
 
     def _logits(self, q: Tensor, k: Tensor) -> Tensor:
@@ -96,13 +96,14 @@ class BracketMixer(DiffV1Mixer):
         self, q: tuple[Tensor, Tensor], k: tuple[Tensor, Tensor], v: Tensor, lam: Tensor, where: Where
     ) -> Tensor:
         """Give the output heads [B, H, T, E], norm and gain included."""
-        k1, k2, wide_v = wide(k[0]), wide(k[1]), wide(v)
 
-        def read(rows: Sequence[Tensor], view: View) -> Tensor:
-            first, second = self._maps(rows, (k1, k2), view)
-            return grouped_product(self.bracket(first, second, lam), wide_v)
+        def read(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
+            *keys, v, lam = shared
+            first, second = self._maps(rows, keys, view)
+            return grouped_product(self.bracket(first, second, lam), v)
 
-        heads = by_rows(read, q, v.shape[2], Restrictions(**where.restrictions()))
+        shared = [wide(k[0]), wide(k[1]), wide(v), lam]
+        heads = by_rows(read, q, shared, Restrictions(**where.restrictions()))
         return normed(heads, Norm(self.norm_weight, self.norm_eps, 1.0 - self.lambda_init)).to(v.dtype)
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
@@ -112,7 +113,7 @@ class BracketMixer(DiffV1Mixer):
         rest = self.bracket(first.map, second.map, lam) - (first.map - lam * second.map)
         return [first, second, Branch("bracket", first.map.new_ones(()), rest)]
 
-    def _maps(self, rows: Sequence[Tensor], keys: tuple[Tensor, Tensor], view: View) -> tuple[Tensor, Tensor]:
+    def _maps(self, rows: Sequence[Tensor], keys: Sequence[Tensor], view: View) -> tuple[Tensor, Tensor]:
         scale = self.head_dim**-0.5
         first, second = (view.softmax(grouped_product(q * scale, k.mT)) for q, k in zip(rows, keys, strict=True))
         return first, second
@@ -122,12 +123,9 @@ def entry_flops(config: HeadsConfig, site: Site, maps: int, between: int = 0) ->
     """Count the FLOPs per token of the products with keys and values: (algebra, executed), forward and backward.
 
     `between` them each entry of a head's map takes part in so many multiplications more. Executed is the same as
-    algebra for sequences of one tile; beyond (at batch 1), each tile's map is computed again in the backward pass, its
-    product with V is not.
+    algebra for sequences of one tile; beyond (at batch 1), each tile is computed again in the backward pass.
     """
     key_dim = config.key_dim(site)
-    per_channel = 2 * config.heads * site.context
-    map = per_channel * (maps * key_dim + between)
-    algebra = 3 * (map + per_channel * key_dim * config.values_per_key)
+    forward = 2 * config.heads * site.context * ((maps + config.values_per_key) * key_dim + between)
     again = tile_height(config.heads, site.context, site.context) < site.context
-    return algebra, algebra + map * again
+    return 3 * forward, (4 if again else 3) * forward

@@ -75,23 +75,22 @@ class GatedLogsigmoidMixer(ProjectedMixer):
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
         q, k, v = self.read(x, where, state)
-        k, wide_v = wide(k), wide(v)
 
-        def attend(rows: Sequence[Tensor], view: View) -> Tensor:
-            return grouped_product(self._map(rows, k, view), wide_v)
+        def attend(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
+            return grouped_product(self._map(rows, shared[0], view), shared[1])
 
-        heads = by_rows(attend, pairs(q), v.shape[2], Restrictions(**where.restrictions()))
+        given = Restrictions(**where.restrictions())
+        heads = by_rows(attend, pairs(q), [wide(k), wide(v)], given, (self.a, self.b))
         return self.write(normed(heads, Norm(self.norm_weight, self.norm_eps, 1.0)).to(v.dtype))
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give the one map, A; the norm behind it is left out."""
         q, k, _ = self.read(x, where, None)
-        k = wide(k)
 
-        def look(rows: Sequence[Tensor], view: View) -> Tensor:
-            return self._map(rows, k, view)
+        def look(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
+            return self._map(rows, shared[0], view)
 
-        found = by_rows(look, pairs(q), k.shape[2], Restrictions(**where.restrictions()))
+        found = by_rows(look, pairs(q), [wide(k)], Restrictions(**where.restrictions()), (self.a, self.b))
         return [Branch("A", found.new_ones(()), found)]
 
     def logit_factors(self, x: Tensor, where: Where) -> list[tuple[Tensor, Tensor]]:
