@@ -1,5 +1,8 @@
 """Massive values, against all of them sorted."""
 
+import json
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -54,6 +57,45 @@ def test_zeros_have_no_kurtosis() -> None:
     sums.add(torch.zeros(5))
     found = sums.result()
     assert (found.median, found.ratio, found.kurtosis) == (0.0, None, None)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_is_no_finite_number_is_none(bad: float) -> None:
+    sums = SpreadSums()
+    for part in torch.tensor([1.0, bad, *range(2, 300)]).split(150):
+        sums.add(part)
+    found = sums.result()
+    assert (found.top1, found.top2, found.rms, found.ratio, found.kurtosis) == (None, 299.0, None, None, None)
+    assert found.median == pytest.approx(150, rel=BIN)
+    sums.merge(sums)
+    assert (sums.result().top2, sums.result().top3) == (None, 299.0)
+
+
+def test_powers_that_overflow_are_none() -> None:
+    sums = SpreadSums()
+    sums.add(torch.tensor([1e30, -2e30]))
+    found = sums.result()
+    assert found.top1 == pytest.approx(2e30) and (found.rms, found.ratio, found.kurtosis) == (None, None, None)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("variant", ["diff_v1", "diff_v2", "map_mix"])
+def test_a_broken_weight_leaves_results_that_are_json(variant: str, bad: float) -> None:
+    model = stirred_model(variant)
+    model.get_parameter("layers.0.gate.weight").data[0, 0] = bad
+    found = outliers(model, [text_batch()])
+    assert (found.hidden.top1, found.hidden.median, found.layers[1].logits.top1) == (None, None, None)
+    inside = look_inside(model, [text_batch()], answers=False)
+    assert asdict(inside.outliers.hidden) == asdict(found.hidden)
+    json.dumps(inside.to_dict(), allow_nan=False)
+
+
+def test_without_windows_there_is_nothing_to_look_at() -> None:
+    model = stirred_model("softmax")
+    with pytest.raises(ValueError, match="no batch holds a window"):
+        outliers(model, [])
+    with pytest.raises(ValueError, match="no batch holds a window"):
+        look_inside(model, [], answers=False)
 
 
 def test_logits_hidden_states_and_first_tokens_of_a_model() -> None:

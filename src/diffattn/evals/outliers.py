@@ -11,7 +11,7 @@ from torch import Tensor
 from diffattn.data.base import Batch
 from diffattn.evals.inside import OUTLIER, LayerOutliers, Outliers, Spread
 from diffattn.evals.seen import Frame, Layer, chunks, look
-from diffattn.evals.sums import mean_of
+from diffattn.evals.sums import mean_of, numbers
 from diffattn.model.decoder import Decoder
 from diffattn.ops.reference import compute_dtype, grouped_product
 
@@ -39,8 +39,9 @@ class SpreadSums:
         self.count += count
         size = values.abs().flatten()
         floor = float(self.largest[-1]) if len(self.largest) == LARGEST else -1.0
-        if float(size.max()) > floor:
-            rivals = torch.cat((self.largest, size[size > floor].double().cpu()))
+        # What is not a number is no smaller than any, here and in topk.
+        if not float(size.max()) <= floor:
+            rivals = torch.cat((self.largest, size[~(size <= floor)].double().cpu()))
             self.largest = rivals.topk(min(LARGEST, len(rivals), self.count)).values
         bins = size.float().view(torch.int32) >> (23 - FRACTION_BITS)
         histogram = torch.bincount(bins, minlength=BINS).cpu()
@@ -61,26 +62,23 @@ class SpreadSums:
 
     def result(self) -> Spread:
         """Divide, once."""
-        top = [float(self.largest[min(k, len(self.largest)) - 1]) for k in (1, 2, 3, 10, 100)]
-        m1, m2, m3, m4 = (self.moments / self.count).tolist()
+        top = self.largest[torch.tensor([1, 2, 3, 10, 100]).clamp(max=len(self.largest)) - 1]
+        m1, m2, m3, m4 = self.moments / self.count
         variance = m2 - m1**2
         fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
-        rms = m2**0.5
-        return Spread(
-            *top,
-            median=self._median(),
-            rms=rms,
-            ratio=top[0] / rms if rms else None,
-            kurtosis=fourth / variance**2 if variance > 1e-12 * m2 else None,
-            count=self.count,
-        )
+        rms = m2.sqrt()
+        nothing = m2.new_tensor(torch.nan)
+        ratio = top[0] / rms if rms.isfinite() else nothing
+        kurtosis = fourth / variance**2 if variance > 1e-12 * m2 else nothing
+        found = numbers(torch.stack((*top, self._median(), rms, ratio, kurtosis)))
+        return Spread(*found, count=self.count)
 
-    def _median(self) -> float:
+    def _median(self) -> Tensor:
         """Middle of the bin that holds the middle value."""
         reached = self.histogram.cumsum(0)
         place = int(torch.searchsorted(reached, (self.count + 1) // 2))
         edges = torch.tensor([place, place + 1], dtype=torch.int32) << (23 - FRACTION_BITS)
-        return float(edges.view(torch.float32).double().mean()) if place else 0.0
+        return edges.view(torch.float32).double().mean() * bool(place)
 
 
 class OutlierSums:
@@ -111,7 +109,7 @@ class OutlierSums:
 
     def result(self) -> Outliers:
         """Divide, once."""
-        shares = [float(a / b) if b else None for a, b in zip(self.first, self.mass, strict=True)]
+        shares = numbers(self.first / self.mass)
         layers = [
             LayerOutliers(layer=number, logits=logits.result(), hidden=hidden.result(), first_token=share)
             for number, (logits, hidden, share) in enumerate(zip(self.logits, self.hidden, shares, strict=True))
@@ -133,7 +131,10 @@ class OutlierSums:
 
 @torch.no_grad()
 def outliers(model: Decoder, batches: Iterable[Batch]) -> Outliers:
-    """Measure the outliers of a model on the tokens of the batches, with its device and precision."""
+    """Measure the outliers of a model on the tokens of the batches, with its device and precision.
+
+    ValueError: no windows.
+    """
     sums = OutlierSums(model.config.layers)
     for batch in chunks(batches):
         seen = look(model, batch)

@@ -75,11 +75,15 @@ class Seen:
 
 
 def chunks(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Cut batches into some of about `TOKENS` tokens, and windows to at most `LONGEST`."""
+    """Cut batches into some of about `TOKENS` tokens, and windows to at most `LONGEST`; ValueError: no windows."""
+    windows = 0
     for batch in batches:
+        windows += len(batch.tokens)
         rows = max(1, TOKENS // batch.tokens.shape[1])
         for parts in zip(*(tensor[:, :LONGEST].split(rows) for tensor in batch), strict=True):
             yield Batch(*parts)
+    if not windows:
+        raise ValueError("there is nothing to look at: no batch holds a window")
 
 
 def look(model: Decoder, batch: Batch, *, answers: bool = False, gradients: bool = False) -> Seen:

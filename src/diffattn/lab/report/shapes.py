@@ -87,7 +87,7 @@ OUTPUTS = {
     "outside_hull?": PER_HEAD,
 }
 LAYER = {"layer": int, "maps": [MAP], "pair?": PAIR, "outputs?": OUTPUTS, "mixing?": [[NUMBER]]}
-SPREAD = {"top1": NUMBER, "top10": NUMBER, "median": NUMBER, "ratio?": MAYBE, "kurtosis?": MAYBE}
+SPREAD = {**dict.fromkeys(("top1", "top10", "median"), MAYBE), "ratio?": MAYBE, "kurtosis?": MAYBE}
 SPREADS = {"logits": SPREAD, "hidden": SPREAD}
 OUTLIERS = {**SPREADS, "first_token?": MAYBE, "int8_channels": NUMBER, "layers": [SPREADS]}
 INSIDE = {"tokens": NUMBER, "answers": NUMBER, "layers": [LAYER], "outliers": OUTLIERS}
