@@ -1,8 +1,9 @@
 """The training loop, read top to bottom: open, then step, log, evaluate, save, and an end of three kinds."""
 
 import json
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,8 +136,8 @@ class _Loop:
             if log:
                 self._log(loss, norm, rate)
             self.display.advance(self.step)
-            if self.step in self.milestones:
-                self._evaluate()
+            if self.step in self.milestones and not self._evaluate():
+                return self._broken(self.step, "the dev loss after step", self._dev())
             if save:
                 path = self._save()
                 if stop:
@@ -204,14 +205,18 @@ class _Loop:
         self.logged = (self.step, self.seconds)
         self._write(row, seconds / steps)
 
-    def _evaluate(self) -> None:
-        """Dev loss and λ of each layer, outside the training clock; the last one is kept as evals/dev.json."""
+    def _evaluate(self) -> bool:
+        """Dev loss and λ of each layer, outside the training clock; the last one is kept as evals/dev.json.
+
+        False, and nothing is written, where the loss is not finite: weights may be so large after an update whose own
+        loss was finite.
+        """
         self._stop_clock()
-        batches = [
-            part for batch in self.data.evaluation("dev", self.config.eval_tokens) for part in self._parts(batch)
-        ]
+        batches = list(self._dev())
         with self._autocast():
             heldout = evaluate(self.model, batches, self.data.token_bytes)
+            if not math.isfinite(heldout.loss):
+                return False
             tokens, _, documents = (tensor.to(self.device) for tensor in batches[0])
             lambdas = self.model.lambdas(tokens, documents)
             massive = outliers(self.model, [self._watched(batches)]).to_dict()
@@ -228,6 +233,7 @@ class _Loop:
             (self.folder / "evals").mkdir(exist_ok=True)
             write_json(self.folder / "evals" / "dev.json", heldout.to_dict())
         self.clock = time.perf_counter()
+        return True
 
     def _watched(self, batches: list[Batch]) -> Batch:
         """Of an evaluation's windows, those in which outliers are measured: evenly spread, at least one."""
@@ -266,21 +272,24 @@ class _Loop:
         return Outcome("finished", self.step, self.loss)
 
     def _not_finite(self) -> Outcome:
-        """Name step, layer and the checkpoint to go back to; the weights are still those before the bad step."""
+        """End before a bad step; the weights are still those before it."""
         good = int(self.optimizer.updates)
-        batch = self.data.batch(good)
         self.model.advance(good / self.config.steps)
-        layer = locate(self.model, [lambda part=part: self._loss(part) for part in self._parts(batch)])
+        self._stop_clock()
+        return self._broken(good + 1, "step", self._parts(self.data.batch(good)))
+
+    def _broken(self, step: int, what: str, parts: Iterable[Batch]) -> Outcome:
+        """Name step, layer and the checkpoint to go back to; `parts` show it again."""
+        layer = locate(self.model, [lambda part=part: self._loss(part) for part in parts])
         saved = checkpoint.found(self.folder / "checkpoints")
         back_to = str(saved[-1].relative_to(self.folder)) if saved else None
         where = f"go back to {saved[-1]}" if saved else "no checkpoint was saved before it, start again"
         self.display.say(
-            f"step {good + 1} of {self.config.steps} is not finite; it began in {layer}. "
+            f"{what} {step} of {self.config.steps} is not finite; it began in {layer}. "
             f"In a new folder with a lower train.learning_rate or train.clip, {where}"
         )
-        self._stop_clock()
-        self._done("non-finite", good + 1, layer=layer, back_to=back_to)
-        return Outcome("non-finite", good + 1, None)
+        self._done("non-finite", step, layer=layer, back_to=back_to)
+        return Outcome("non-finite", step, None)
 
     def _done(self, status: str, step: int, *, layer: str | None, back_to: str | None) -> None:
         self.metrics.sync()
