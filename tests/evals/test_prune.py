@@ -168,14 +168,41 @@ def test_a_variant_either_obeys_lambda_or_is_refused(name: str):
     with masked(model, units):
         for mixer, x, where in model.captured(random_tokens(1, 8)):
             first, *_ = mixer.branches(x, where)
-            assert torch.equal(mixer.maps(x, where), first.map)
+            # Renormalising rounds.
+            torch.testing.assert_close(mixer.maps(x, where), first.map.expand(1, HEADS, 8, 8), rtol=0, atol=1e-15)
     # The layer itself, and not only its maps, must do without what its second maps need.
     assert gone(model, units)[-1] > 0 or not any("lam" in part for part, _ in model.named_parameters())
 
 
-def test_models_without_second_maps_and_baselines_without_heads_are_refused():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_map_that_is_renormalised_is_the_first_map_without_the_second(dtype: torch.dtype):
+    found = pruned(small_model("diff_relu", dtype, mixer={"renormalise": True}))
+    assert len(found.maps) == LAYERS and found.by_loss[-1].parameters > 0
+
+
+def test_frozen_weights_are_counted_too():
+    model, frozen = small_model("diff_v1"), small_model("diff_v1").requires_grad_(False)
+    assert pruned(frozen) == pruned(model)
+    assert not any(weight.requires_grad for weight in frozen.parameters())
+
+
+def test_models_without_second_maps_are_refused():
     with pytest.raises(ValueError, match="softmax: there is no λ"):
         pruned(small_model("softmax"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("layers.0.gate.weight", "layer 1, diff_v1: its maps are not finite"),
+        ("layers.1.gate.weight", "diff_v1: the loss is not finite"),
+    ],
+)
+def test_what_is_wrong_with_a_broken_model_is_said(name: str, said: str):
+    model = small_model("diff_v1")
+    model.get_parameter(name).data[0, 0] = torch.nan
+    with pytest.raises(ValueError, match=said):
+        pruned(model)
 
 
 def test_the_command_writes_the_same_numbers_it_prints(tmp_path, capsys):

@@ -125,7 +125,8 @@ def prune(
 ) -> Pruning:
     """Remove the model's second maps by what they do to the loss and by |λ|, and beside them heads of a baseline.
 
-    ValueError: no second maps, a λ that does something else than multiply them, a baseline that is not made of heads.
+    ValueError: no second maps, a λ that does something else than multiply them, a baseline that is not made of heads,
+    a loss that is not finite.
     """
     lam = mean_lambdas(model, ranking)
     maps = [Alone(unit, change, lam[unit]) for unit, change in changes(model, second_maps(model), ranking, masked)]
@@ -171,6 +172,8 @@ def changes(
 ) -> list[tuple[Unit, float]]:
     """Give for each unit how many nats per token the model loses without it alone."""
     whole = window_losses(model, windows)
+    if not whole.isfinite().all():
+        raise ValueError(f"{model.config.mixer.name}: the loss is not finite, so that nothing can be taken from it")
     found = []
     for unit in units:
         with removal(model, [unit]):

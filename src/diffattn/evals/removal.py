@@ -37,7 +37,7 @@ Removal = Callable[[Decoder, Sequence[Unit]], AbstractContextManager[None]]
 def second_maps(model: Decoder) -> list[Unit]:
     """List what can be removed one by one: each head's second map, or a layer's where one λ serves all its heads.
 
-    ValueError: there are none, or there is a λ without which the map is not A1.
+    ValueError: there are none, there is a λ without which the map is not A1, or maps are not finite.
     """
     tokens = torch.arange(min(8, model.config.vocab_size), device=model.head.device)[None]
     units: list[Unit] = []
@@ -48,12 +48,15 @@ def second_maps(model: Decoder) -> list[Unit]:
                 continue
             heads = [None] if lam.ndim == 0 else range(lam.shape[-1])
             found = [Unit(layer, head) for head in heads]
+            named = f"layer {layer}, {model.config.mixer_at(layer).name}"
             with masked(model, found):
                 first, *others = mixer.branches(x, where)
-                alone = torch.equal(mixer.maps(x, where), (first.coefficient * first.map).expand_as(first.map))
-            if not others or not alone:
-                name = model.config.mixer_at(layer).name
-                raise ValueError(f"layer {layer}, {name}: its λ multiplies no second map that could be removed")
+                left, alone = mixer.maps(x, where), (first.coefficient * first.map).expand_as(first.map)
+            if not (left.isfinite().all() and alone.isfinite().all()):
+                raise ValueError(f"{named}: its maps are not finite; weights of this model are NaN or far too large")
+            # A layer that divides its map by its sum rounds once a key: for an entry of at most 1, once eps each.
+            if not others or not torch.allclose(left, alone, rtol=0, atol=left.shape[-1] * torch.finfo(left.dtype).eps):
+                raise ValueError(f"{named}: its λ multiplies no second map that could be removed")
             units += found
     if not units:
         raise ValueError(f"{model.config.mixer.name}: there is no λ, hence no second map that could be removed")
@@ -138,10 +141,11 @@ def parameters_gone(model: Decoder, order: Sequence[Unit], batch: Batch, removal
 
 
 def _idle(mixer: Mixer, x: Tensor, where: Where) -> int:
-    parameters = list(mixer.parameters())
+    # Of their own, since the model's may be frozen.
+    weights = {name: weight.detach().requires_grad_() for name, weight in mixer.named_parameters()}
     with torch.enable_grad():
-        y = mixer(x, where)
-        found = torch.autograd.grad(y.square().sum(), parameters, allow_unused=True, materialize_grads=True)
+        y = torch.func.functional_call(mixer, weights, (x, where))
+        found = torch.autograd.grad(y.square().sum(), list(weights.values()), allow_unused=True, materialize_grads=True)
     return sum(int((gradient == 0).sum()) for gradient in found)
 
 
