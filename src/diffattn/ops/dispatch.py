@@ -1,7 +1,6 @@
 """From checked arguments to an implementation."""
 
 import dataclasses
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -75,7 +74,7 @@ def attention(
 def _run(call: Call, impl: str) -> Tensor:
     dtype = call.queries[0].dtype
     chosen = _choose(call, impl)
-    with _full_precision(call.queries[0]):
+    with reference.full_precision(call.queries[0].device):
         if call.norm is None or chosen.FUSES_NORM:
             return chosen.run(call).to(dtype)
         return reference.normed(chosen.run(dataclasses.replace(call, norm=None)), call.norm).to(dtype)
@@ -88,7 +87,7 @@ def diff_maps(
     check_operands({"q1": q1, "q2": q2}, {"k1": k1, "k2": k2}, None)
     given, scale = _checked(given, q1, k1, scale)
     mask = _mask(given, q1, k1)
-    with _full_precision(q1):
+    with reference.full_precision(q1.device):
         first, second = reference.diff_maps(q1, k1, q2, k2, mask, scale)
     if mask.empty is None:
         return first, second
@@ -102,7 +101,7 @@ def softmax_map(q: Tensor, k: Tensor, given: Restrictions, scale: float | None, 
     if sink is not None:
         check_per_head("sink", sink, q.shape[1], q.device)
     mask = _mask(given, q, k)
-    with _full_precision(q):
+    with reference.full_precision(q.device):
         found = reference.softmax_map(q, k, mask, scale, sink)
     return found if mask.empty is None else found.masked_fill(mask.empty, 0.0)
 
@@ -124,11 +123,6 @@ def _checked(given: Restrictions, q: Tensor, k: Tensor, scale: float | None) -> 
 
 def _mask(given: Restrictions, q: Tensor, k: Tensor) -> Mask:
     return build_mask(given, q.shape[2], k.shape[2], q.device, reference.compute_dtype(q.dtype))
-
-
-def _full_precision(q: Tensor) -> AbstractContextManager[object]:
-    """Autocast would round logits to 16 bits, and change the dtype of the result."""
-    return torch.autocast(q.device.type, enabled=False)
 
 
 def _choose(call: Call, impl: str) -> Implementation:

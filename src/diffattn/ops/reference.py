@@ -4,6 +4,8 @@ B batch, T queries, S keys, H output heads, G key/value groups, D query/key widt
 computed in float32, or in float64 for float64 inputs.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -79,3 +81,11 @@ def grouped_product(left: Tensor, right: Tensor) -> Tensor:
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Float32 for everything narrower; float64 stays."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Within it autocast does not round logits to 16 bits, nor change the dtype of the result.
+
+    The meta device, where shapes are checked without memory, has no autocast.
+    """
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
