@@ -52,6 +52,16 @@ def test_loading_it_again_does_nothing(tmp_path: Path) -> None:
     assert get("outside") is first and loaded_plugins() == [path]
 
 
+def test_files_whose_paths_differ_in_signs_alone_are_two_plugins(tmp_path: Path) -> None:
+    (tmp_path / "my-attn").mkdir()
+    (tmp_path / "my_attn").mkdir()
+    load_plugin(written(tmp_path / "my-attn", VARIANT))
+    first = get("outside")
+    with pytest.raises(ValueError, match=r"two variants are called 'outside': \w*my_attn\w* and \w*my_attn\w*"):
+        load_plugin(written(tmp_path / "my_attn", VARIANT))
+    assert get("outside") is first
+
+
 def test_a_module_that_was_imported_before_is_a_plugin_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "imported_before.py").write_text(VARIANT)
     monkeypatch.syspath_prepend(tmp_path)
@@ -68,6 +78,7 @@ def test_a_module_that_was_imported_before_is_a_plugin_too(tmp_path: Path, monke
         ("def", "SyntaxError"),
         ("import no_such_module", r"No module named 'no_such_module' \(.*plug_in.py, line 1\)"),
         (VARIANT.replace("outside", "softmax"), "two variants are called 'softmax'"),
+        ("import sys\nsys.exit(3)", r"SystemExit: 3 \(.*plug_in.py, line 2\)"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, says: str) -> None:

@@ -1,7 +1,9 @@
 """Variants from outside this package, and which were loaded, for processes that must load them too."""
 
+import hashlib
 import importlib
 import importlib.util
+import os
 import re
 import sys
 import traceback
@@ -27,7 +29,7 @@ def load_plugin(plugin: str) -> None:
     known, imported = names(), plugin in sys.modules
     try:
         importlib.import_module(plugin) if file is None else _import_file(file)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"the plugin {plugin!r} cannot be imported: {_why(error, plugin)}") from error
     if names() == known and not imported:
         raise ValueError(f'the plugin {plugin!r} brings no variant: its config class needs @register("its_name")')
@@ -40,7 +42,9 @@ def loaded_plugins() -> list[str]:
 
 
 def _import_file(file: Path) -> None:
-    name = "diffattn_plugin_" + re.sub(r"\W", "_", str(file))
+    # my-plugin/p.py and my_plugin/p.py are two modules: the path's letters to be read, its hash to be told apart.
+    letters, code = re.sub(r"\W", "_", str(file)), hashlib.sha256(os.fsencode(file)).hexdigest()[:8]
+    name = f"diffattn_plugin_{letters}_{code}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec and spec.loader, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
@@ -52,7 +56,7 @@ def _import_file(file: Path) -> None:
         raise
 
 
-def _why(error: Exception, plugin: str) -> str:
+def _why(error: Exception | SystemExit, plugin: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name and f"{plugin}.".startswith(f"{error.name}."):
         return f"{error}; is its folder on PYTHONPATH?"
     ours = Path(__file__).parent
