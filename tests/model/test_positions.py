@@ -156,3 +156,27 @@ def test_settings_without_meaning_are_refused(fields: dict[str, Any], message: s
 
 def test_xpos_serves_the_longest_context_it_admits() -> None:
     small_config(positions="xpos", context=30_594).validate()
+
+
+def test_xpos_in_float16_is_refused_where_float16_cannot_hold_it() -> None:
+    named = "xpos overflows in float16 beyond 3398"
+    config = small_config(positions="xpos", context=3399)
+    with pytest.raises(ValueError, match=f"context is 3399; {named}"):
+        build(config, dtype=torch.float16)
+    model, tokens = build(config), random_tokens(1, 4)
+    assert model(tokens).isfinite().all()
+    assert build(config, dtype=torch.bfloat16)(tokens).isfinite().all()
+    with pytest.raises(ValueError, match=named):
+        model.half()(tokens)
+
+
+def test_xpos_in_float16_serves_the_longest_context_it_admits_and_nothing_beyond() -> None:
+    model = small_model("softmax", torch.float16, positions="xpos", context=3398, layers=1)
+    wide = small_model("softmax", torch.float64, positions="xpos", context=3398, layers=1)
+    wide.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        tokens = random_tokens(1, 3398)
+        # 10 bits of float16, some dozen roundings, logits of order 1.
+        assert_close(model(tokens).double(), wide(tokens), rtol=0, atol=2e-2)
+        with pytest.raises(ValueError, match=r"xPos overflows in torch\.float16 beyond 1699 positions"):
+            model(random_tokens(1, 3400))

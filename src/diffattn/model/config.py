@@ -118,10 +118,16 @@ class ModelConfig:
             if self.rope_scaling != "yarn":
                 raise ValueError("rope_original_context is for yarn alone; leave it out or set rope_scaling to yarn")
             check_whole("rope_original_context", self.rope_original_context, 1)
-        # xPos's center is half the context.
-        longest = 2 * xpos_reach(torch.float32)
-        if self.positions == "xpos" and self.context > longest:
-            raise ValueError(f"context is {self.context}; xpos overflows in float32 beyond {longest}, shorten it")
+        self.check_dtype(torch.float32)
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Raise ValueError where queries and keys of this dtype, that of the weights, would overflow."""
+        if self.positions != "xpos":
+            return
+        longest = 2 * xpos_reach(dtype)  # its center is half the context
+        if self.context > longest:
+            name = str(dtype).removeprefix("torch.")
+            raise ValueError(f"context is {self.context}; xpos overflows in {name} beyond {longest}, shorten it")
 
     def cost(self) -> ModelCost:
         """Add up the parameters, training FLOPs and cache of all layers and the output head."""

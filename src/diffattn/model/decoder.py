@@ -187,7 +187,8 @@ class Decoder(nn.Module):
         if not rotary_dim:
             return None, None
         if config.positions == "xpos":
-            return xpos_tables(positions, rotary_dim, config.context / 2, config.rope_base, dtype)
+            config.check_dtype(self.head.dtype)
+            return xpos_tables(positions, rotary_dim, config.context / 2, config.rope_base, dtype, self.head.dtype)
         if config.rope_scaling == "yarn":
             original = config.rope_original_context or config.context / config.rope_factor
             return yarn_tables(positions, rotary_dim, config.rope_factor, original, config.rope_base, dtype), None
@@ -265,8 +266,9 @@ def build(
 ) -> Decoder:
     """Make a model with starting values; built on the meta device first, so that memory is taken once.
 
-    dtype None: float32. ValueError: a config that no model can have.
+    dtype None: float32. ValueError: a config that no model can have, or none of this dtype.
     """
+    config.check_dtype(dtype or torch.float32)
     with torch.device("meta"):
         model = Decoder(config)
     model.to(dtype=dtype or torch.float32).to_empty(device=device)

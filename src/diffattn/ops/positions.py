@@ -64,17 +64,19 @@ def xpos_tables(
     center: float,
     base: float = 10000.0,
     dtype: torch.dtype = torch.float32,
+    heads: torch.dtype | None = None,
 ) -> tuple[Tables, Tables]:
     """Rotary tables of the queries and of the keys with xPos's decay (arXiv 2212.10554, algorithm 1).
 
     Queries at n are also multiplied by zeta^((n - center) / 512), keys by zeta^(-(n - center) / 512), with zeta =
     (2i / rotary_dim + 0.4) / 1.4 for pair i: their product shrinks with the distance. `center` does not change it, but
-    keeps the factors near 1; half the context is best. Shapes and dtypes as in `rotary_tables`. ValueError: positions
-    so far from `center` (`xpos_reach`) that products would overflow in `dtype`; they are not read from a GPU.
+    keeps the factors near 1; half the context is best. Shapes and dtypes as in `rotary_tables`; heads: the dtype of
+    the queries and keys that are turned, None: `dtype`. ValueError: positions so far from `center` (`xpos_reach`) that
+    they would overflow in either; positions are not read from a GPU.
     """
     shares = _shares(rotary_dim, positions.device)
     offsets = positions.to(torch.float64) - center
-    _check_reach(offsets, center, dtype)
+    _check_reach(offsets, center, (dtype, heads or dtype))
     decay = ((shares + 0.4) / 1.4) ** (offsets[..., None] / XPOS_SCALE)
     cos, sin = _tables(positions, base**-shares, torch.float64)
     queries = ((cos * decay).to(dtype), (sin * decay).to(dtype))
@@ -82,13 +84,16 @@ def xpos_tables(
 
 
 def xpos_reach(dtype: torch.dtype) -> int:
-    """How far from the center xPos's positions may lie.
+    """How far from the center xPos's positions may lie where queries and keys have this dtype.
 
-    Up to there the product of any two factors and 2^20 is finite in `dtype`, also that of a query and a later key,
-    which grows with the distance and is computed before the mask hides it.
+    Up to there a factor times 2^10 is finite in `dtype`, and the product of any two factors and 2^20 in float32, or
+    float64 for float64, in which logits are computed: also that of a query and a later key, which grows with the
+    distance and is computed before the mask hides it.
     """
     rate = -math.log(0.4 / 1.4) / XPOS_SCALE
-    return int(math.log(torch.finfo(dtype).max / XPOS_ROOM) / (2 * rate))
+    logits = torch.finfo(torch.promote_types(dtype, torch.float32)).max / XPOS_ROOM
+    stored = torch.finfo(dtype).max / math.sqrt(XPOS_ROOM)
+    return int(min(math.log(logits) / 2, math.log(stored)) / rate)
 
 
 def alibi_slopes(heads: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -167,15 +172,16 @@ def _tables(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> Table
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def _check_reach(offsets: Tensor, center: float, dtype: torch.dtype) -> None:
+def _check_reach(offsets: Tensor, center: float, dtypes: tuple[torch.dtype, ...]) -> None:
     # Reading values would wait for a GPU, and cannot be compiled or transformed.
     if offsets.device.type != "cpu" or not offsets.numel() or torch.compiler.is_compiling() or transformed():
         return
+    dtype = min(dtypes, key=xpos_reach)
     reach, farthest = xpos_reach(dtype), float(offsets.abs().max())
     if farthest > reach:
         raise ValueError(
             f"positions: got one {farthest:g} away from the center {center:g}; xPos overflows in {dtype} beyond "
-            f"{reach} positions: shorten the sequence or use float64"
+            f"{reach} positions: shorten the sequence or use a wider dtype"
         )
 
 
