@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from diffattn.data import open_data
 from diffattn.evals.perplexity import evaluate
@@ -14,7 +15,7 @@ from diffattn.hub import convert
 from diffattn.model.decoder import build
 from diffattn.train import trainer
 from diffattn.train.checkpoint import found, load_file
-from diffattn.train.start import trained_parameters
+from diffattn.train.start import starting_model, trained_parameters
 from diffattn.train.trainer import train
 from diffattn.variants.dex import DexMixer
 from support.training import tiny_run, without_machine
@@ -73,6 +74,20 @@ def test_a_layer_is_told_which_share_of_the_training_lies_behind(softmax, tmp_pa
     train(tiny_run("dex", init_from=softmax), tmp_path, quiet=True)
     assert seen == pytest.approx([0, 1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6])
     assert [float(block.mixer.progress) for block in convert.load(tmp_path / "model").blocks()] == [1, 1]
+
+
+def test_a_finished_dex_model_is_trained_on_from_what_it_computes(softmax, tmp_path):
+    train(tiny_run("dex", init_from=softmax, learning_rate=0.05), tmp_path, quiet=True)
+    finished, run = convert.load(tmp_path / "model"), tiny_run("dex", init_from=str(tmp_path / "model"))
+    data = open_data(run.data, context=16, batch_size=4, seed=0)
+    tokens = data.batch(0).tokens
+    model = starting_model(run, data, torch.device("cpu"))
+    model.advance(0.0)
+    expected = finished(tokens)
+    # Float32, logits of order 1.
+    assert_close(model(tokens), expected, rtol=0, atol=1e-5)
+    finished.advance(0.0)
+    assert (finished(tokens) - expected).abs().max() > 1e-3
 
 
 def test_the_last_evaluation_is_that_of_the_saved_model(softmax, tmp_path):

@@ -97,7 +97,7 @@ def _loaded(run: RunConfig, data: Data, device: torch.device) -> Decoder:
         {"model": _without_attention(run.model), "tokenizer": _tokenizer(tokenizer_file(data))},
         f"the model in {folder}",
     )
-    return model.float() if model.config == run.model else adapt(model, run.model, run.seed)
+    return adapt(model, run.model, run.seed)
 
 
 def _without_attention(config: ModelConfig) -> dict[str, Any]:

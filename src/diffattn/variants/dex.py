@@ -66,6 +66,8 @@ class DexMixer(SoftmaxMixer):
     W_D, whose gradient is 0 while λ is; W_D moves λ_learned, whose gradient is 0 while W_D is.
     """
 
+    correction: ClassVar[tuple[str, ...]] = (*Dex.trains, "progress")
+    """What the layer has beside the softmax layer that it extends."""
     progress: Tensor
 
     def __init__(self, config: Dex, site: Site) -> None:
@@ -81,6 +83,18 @@ class DexMixer(SoftmaxMixer):
             return super().write(heads - self._taken(heads))
         chosen = torch.tensor(self.corrected, device=heads.device)
         return super().write(heads.index_add(1, chosen, self._taken(heads.index_select(1, chosen)), alpha=-1))
+
+    @torch.no_grad()
+    def folded(self) -> Tensor:
+        """Give the output matrix [W, H * E] with which a softmax layer computes the same: W_O (I - λ(t) W_D) for the
+        corrected heads; float64."""
+        heads = self.o.weight.to(torch.float64, copy=True).unflatten(1, (self.heads, self.value_dim))
+        identity = torch.eye(self.value_dim, dtype=heads.dtype, device=heads.device)
+        kept = identity - self._lam().to(heads.dtype) * self.w_d.to(heads.dtype)
+        chosen = list(self.corrected)
+        # A head o is multiplied by [W, E]^T, behind the correction.
+        heads[:, chosen] = heads[:, chosen] @ kept.T
+        return heads.flatten(1)
 
     def lam(self, x: Tensor) -> Tensor:
         """Give λ(t), a scalar; float32 whatever the stored dtype."""
