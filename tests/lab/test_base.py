@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from diffattn import recipes
 from diffattn.hub.convert import load
 from diffattn.lab import forecast, runner
 from diffattn.lab.plan import Arm, Plan, Task, resolve
 from diffattn.lab.report import write_report
 from diffattn.lab.runs import base_runs, judged_runs, sweep_runs
+from diffattn.recipes.added import with_variants
 from diffattn.variants.dex import Dex
 from diffattn.variants.diff_v2 import DiffV2
 from diffattn.variants.softmax import Softmax
@@ -180,6 +182,11 @@ def test_a_plan_with_a_base_survives_json_and_any_change_is_another_plan():
     [
         ({"base_steps": -1}, "needs 0 or more steps"),
         ({"base_steps": 0}, "arm 'dex' trains from a loaded model only; give task 'recall' base_steps"),
+        (
+            {"base_steps": 0, "arms": (ARMS[0], replace(ARMS[0], name="one", mixers_by_layer={0: Dex(heads=4)}))},
+            "arm 'one' trains from a loaded model only",
+        ),
+        ({"arms": ARMS[2:], "baseline": "dex"}, "it cannot be the baseline of 'recall' that base_steps train"),
         ({"arms": (*ARMS, replace(ARMS[0], name="wide", ffn_width=90))}, "can differ in its attention only"),
         ({"arms": (*ARMS, replace(ARMS[0], name="bare", model={"positions": "none"}))}, "in its attention only"),
         ({"arms": (*ARMS, replace(ARMS[0], name="copy", redraw_attention=1000))}, "in its attention only"),
@@ -191,8 +198,23 @@ def test_what_cannot_continue_a_base_is_refused(changed, says):
         tiny_plan(continued(**changed)).validate()
 
 
-def test_a_pattern_without_a_parameter_is_refused_before_anything_is_trained(tmp_path):
-    arms = (*ARMS, Arm(name="none", mixer=Softmax(heads=4), trains=("layers.*.mixer.oo.weight",)))
-    with pytest.raises(ValueError, match="no parameter is called 'layers"):
-        runner.compare(tiny_plan(continued(arms=arms)), tmp_path / "out", workers=1, quiet=True)
-    assert not list((tmp_path / "out").glob("base-*"))
+@pytest.mark.parametrize("base_steps", [0, 4])
+def test_a_pattern_without_a_parameter_is_refused_by_its_plan(base_steps):
+    nope = Arm(name="none", mixer=Softmax(heads=4), trains=("layers.*.mixer.oo.weight",))
+    with pytest.raises(ValueError, match=r"arm 'none': .*no parameter is called 'layers"):
+        tiny_plan(continued(arms=(*ARMS[:3], nope), base_steps=base_steps)).validate()
+    train = replace(tiny_task().train, train_only=("nope.*",))
+    with pytest.raises(ValueError, match=r"no parameter is called 'nope\.\*'"):
+        tiny_plan(continued(arms=ARMS[:1], base_steps=base_steps, train=train)).validate()
+
+
+def test_patterns_that_are_no_list_are_refused_also_out_of_json():
+    for arm in (replace(ARMS[1], trains="layers.*"), Arm.from_dict({**ARMS[1].to_dict(), "trains": "layers.*"})):
+        with pytest.raises(ValueError, match=r"arm 'output_only': trains is 'layers\.\*'"):
+            arm.validate()
+
+
+def test_other_heads_than_the_bases_are_refused_before_anything_is_told_or_trained(tmp_path):
+    plan = with_variants(recipes.get("retrofit"), ["diff_v1"])
+    with pytest.raises(ValueError, match=r"arm 'diff_v1': layer 0 .*softmax with 6 output .* diff_v1 with 3 output"):
+        runner.compare(plan, tmp_path / "out", dry_run=True)

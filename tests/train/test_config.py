@@ -28,11 +28,19 @@ def test_a_run_comes_back_from_json():
         ("threads", 0),
         ("save_every", -1),
         ("eval_tokens", 0),
+        ("train_only", "layers.*"),
+        ("train_only", (1,)),
     ],
 )
 def test_a_bad_value_is_named(field, value):
     with pytest.raises(ValueError, match=rf"train\.{field} is .*expected"):
         TrainConfig(**{field: value})
+
+
+def test_one_pattern_without_a_list_is_not_taken_apart_into_letters():
+    with pytest.raises(ValueError, match=r"train\.train_only is 'layers\.\*'; expected a list"):
+        TrainConfig.from_dict({"train_only": "layers.*"})
+    assert TrainConfig.from_dict({"train_only": ["layers.*"]}).train_only == ("layers.*",)
 
 
 def test_an_unknown_field_is_named():

@@ -38,7 +38,7 @@ class Arm:
     """One line for the report's table."""
 
     def validate(self) -> None:
-        """Raise ValueError where `model` names what an arm cannot have for itself."""
+        """Raise ValueError where `model` names what an arm cannot have for itself, and for `trains` without a list."""
         known = [f.name for f in fields(ModelConfig) if f.name not in SHARED]
         for name in self.model:
             if name not in known:
@@ -46,6 +46,8 @@ class Arm:
                     f"arm {self.name!r}: model.{name} cannot be set for one arm{nearest(name, known)}; "
                     f"known: {', '.join(known)}"
                 )
+        if not isinstance(self.trains, tuple) or not all(isinstance(name, str) for name in self.trains):
+            raise ValueError(f"arm {self.name!r}: trains is {self.trains!r}; expected names or patterns in a tuple")
 
     def model_from(self, shared: ModelConfig) -> ModelConfig:
         """Give the task's model with this arm's attention and settings; the feed-forward is not yet matched."""
@@ -62,8 +64,9 @@ class Arm:
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
         """Undo `to_dict`."""
         by_layer = {int(layer): MixerConfig.from_dict(mixer) for layer, mixer in given["mixers_by_layer"].items()}
-        own = {"mixer": MixerConfig.from_dict(given["mixer"]), "mixers_by_layer": by_layer}
-        return cls(**{**given, **own, "trains": tuple(given["trains"])})
+        trains = tuple(given["trains"]) if isinstance(given["trains"], list) else given["trains"]
+        own = {"mixer": MixerConfig.from_dict(given["mixer"]), "mixers_by_layer": by_layer, "trains": trains}
+        return cls(**{**given, **own})
 
 
 def plain_fields(config: Any) -> dict[str, Any]:

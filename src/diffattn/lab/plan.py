@@ -9,11 +9,13 @@ from itertools import pairwise
 from typing import Any, Literal, Self
 
 from diffattn.data import SyntheticData, TextData
+from diffattn.hub.adapt import check_continues
 from diffattn.lab.arms import Arm, plain_fields
 from diffattn.lab.budget import match
 from diffattn.lab.rules import Contrast
 from diffattn.model.config import ModelConfig
 from diffattn.train.config import RunConfig, TrainConfig
+from diffattn.train.start import trained_parameters
 
 __all__ = ["Arm", "Contrast", "Plan", "Resolved", "Task", "resolve", "select"]
 
@@ -103,11 +105,31 @@ class Task:
                     f"arm {arm.name!r} continues a trained baseline, so it can differ in its attention only: leave "
                     "ffn_width, model and redraw_attention alone"
                 )
-            if arm.mixer.trains and not (self.base_steps or self.train.init_from):
+            model = arm.model_from(self.model)
+            extends = any(model.mixer_at(layer).trains for layer in range(model.layers))
+            if extends and not (self.base_steps or self.train.init_from):
                 raise ValueError(
                     f"arm {arm.name!r} trains from a loaded model only; give task {self.name!r} base_steps, or "
                     "train.init_from a model folder"
                 )
+            if extends and self.base_steps and arm.name == self.baseline:
+                raise ValueError(
+                    f"arm {arm.name!r} trains from a loaded model only, so it cannot be the baseline of "
+                    f"{self.name!r} that base_steps train first; choose a softmax arm"
+                )
+            try:
+                self._validate_start(arm, model)
+            except ValueError as error:
+                raise ValueError(f"arm {arm.name!r}: {error}") from error
+
+    def _validate_start(self, arm: Arm, model: ModelConfig) -> None:
+        """What training would only find out once the base is there: models on the meta device tell it at once."""
+        if self.base_steps:
+            check_continues(self.arm(self.baseline).model_from(self.model), model)
+        patterns = arm.trains or self.train.train_only
+        if patterns:
+            train = replace(self.train, train_only=patterns)
+            trained_parameters(RunConfig(model=model, data=self.data, train=train))
 
     def arm(self, name: str) -> Arm:
         """Find an arm by its name; ValueError where there is none."""

@@ -81,6 +81,9 @@ class TrainConfig:
         )
         _require(self.eval_tokens is None or self.eval_tokens >= 1, "eval_tokens", self.eval_tokens, "1 or more")
         _require(self.threads is None or self.threads >= 1, "threads", self.threads, "at least 1, or None")
+        # As a tuple, text would be one pattern for each letter.
+        listed = isinstance(self.train_only, tuple) and all(isinstance(name, str) for name in self.train_only)
+        _require(listed, "train_only", self.train_only, 'a list of names or patterns, such as ["layers.0.*"]')
 
     @property
     def sequences(self) -> int:
@@ -97,7 +100,8 @@ class TrainConfig:
         unknown = sorted(set(values) - {entry.name for entry in dataclasses.fields(cls)})
         if unknown:
             raise ValueError(f"train config has no field {unknown[0]!r}; remove it from the file")
-        tuples = {name: tuple(values[name]) for name in ("betas", "train_only") if name in values}
+        lists = [name for name in ("betas", "train_only") if isinstance(values.get(name), list)]
+        tuples = {name: tuple(values[name]) for name in lists}
         return cls(**{**values, **tuples})
 
 
