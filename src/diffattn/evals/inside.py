@@ -3,7 +3,7 @@
 A "map" is one of a layer's attention maps (A; A1 and A2) or "effective", what multiplies the values in the end. Rows
 are queries; an entry counts where its query may see its key. H output heads, T tokens of a window. None stands where
 there is nothing to divide by, or where a layer has no such thing. Of windows longer than 2048 tokens the first 2048 are
-read.
+read. Gradients are those of a quarter of the tokens: the first 1024 of every 4096.
 """
 
 from dataclasses import asdict, dataclass
@@ -152,14 +152,14 @@ class OutputsInside:
 
 @dataclass(frozen=True)
 class LamInside:
-    """λ of one layer over its heads and, where it depends on them, tokens."""
+    """λ of one layer over its heads and, where it depends on them, tokens; None: not a finite number."""
 
-    mean: float
-    min: float
-    max: float
-    below_0: float
+    mean: float | None
+    min: float | None
+    max: float | None
+    below_0: float | None
     """Share of values below 0."""
-    above_1: float
+    above_1: float | None
     """Share of values above 1."""
 
 
@@ -176,23 +176,23 @@ class LayerInside:
     pair: PairInside | None
     """None: no maps called A1 and A2."""
     outputs: OutputsInside | None
-    mixing: list[list[float]] | None
+    mixing: list[list[float | None]] | None
     """The learned matrix [H][H] that mixes the heads' maps, row i for output head i; None: there is none."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Absolute values of many numbers, and how heavy their tails are."""
+    """Absolute values of many numbers, and how heavy their tails are; None: not a finite number."""
 
-    top1: float
-    top2: float
-    top3: float
-    top10: float
-    top100: float
+    top1: float | None
+    top2: float | None
+    top3: float | None
+    top10: float | None
+    top100: float | None
     """The k-th largest |value|, exact (the smallest where there are fewer)."""
-    median: float
+    median: float | None
     """Of |values|; off by at most one bin of a histogram with 32 bins an octave: 3 %."""
-    rms: float
+    rms: float | None
     ratio: float | None
     """top1 / rms."""
     kurtosis: float | None

@@ -17,13 +17,16 @@ from diffattn.evals.gradients import GradientSums, logit_gradients
 from diffattn.evals.inside import Inside, LamInside, LayerInside
 from diffattn.evals.outliers import OutlierSums
 from diffattn.evals.outputs import OutputSums, Writing, writing
-from diffattn.evals.seen import Layer, Seen, chunks, look
+from diffattn.evals.seen import TOKENS, Layer, Seen, chunks, look
+from diffattn.evals.sums import numbers
 from diffattn.model.decoder import Decoder
 from diffattn.ops.reference import compute_dtype
 from diffattn.variants.base import Branch, Mixer
 
 MOST_MAPS = 3
 """Maps of a layer that are measured one by one; mixtures of more are measured as what comes out."""
+PULLED = 4
+"""Gradients are taken of the first of every so many times `TOKENS` tokens, as they nearly double a pass."""
 HULL_SAMPLES = 200
 """Reads, spread over all layers, that a linear program is asked about."""
 
@@ -32,7 +35,8 @@ def look_inside(model: Decoder, batches: Iterable[Batch], *, answers: bool, hull
     """Measure a model on the tokens of the batches.
 
     answers: the scored targets are answers that stand earlier in their window, as in the synthetic tasks. hull_samples
-    0: no linear programs (else scipy is needed: ValueError). The model is not changed; no training is running.
+    0: no linear programs (else scipy is needed). The model is not changed; no training is running. ValueError: no
+    windows, no scipy.
     """
     batches = list(batches)
     windows = sum(len(batch.tokens) for batch in batches)
@@ -40,8 +44,9 @@ def look_inside(model: Decoder, batches: Iterable[Batch], *, answers: bool, hull
     massive = OutlierSums(len(layers))
     tokens = marked = begun = 0
     for batch in chunks(batches):
-        seen = look(model, batch, answers=answers, gradients=True)
         count, length = batch.tokens.shape
+        pulled = begun * length // TOKENS % PULLED == 0
+        seen = look(model, batch, answers=answers, gradients=pulled)
         places = _places(begun, begun + count, windows, length, -(-hull_samples // len(layers)))
         for number, (sums, layer) in enumerate(zip(layers, seen.layers, strict=True)):
             with torch.no_grad():
@@ -140,7 +145,7 @@ class _LayerSums:
             maps=found,
             pair=self.pair.result() if self.paired else None,
             outputs=None if self.outputs is None else self.outputs.result(),
-            mixing=None if self.mixing is None else self.mixing.tolist(),
+            mixing=None if self.mixing is None else [numbers(row) for row in self.mixing],
         )
 
 
@@ -150,7 +155,7 @@ class _LamSums:
     def __init__(self) -> None:
         self.count = 0
         self.sums = torch.zeros(3, dtype=torch.float64)
-        self.least, self.most = math.inf, -math.inf
+        self.least, self.most = (torch.tensor(edge, dtype=torch.float64) for edge in (math.inf, -math.inf))
 
     def add(self, mixer: Mixer, x: Tensor) -> None:
         lam = mixer.lam(x)
@@ -159,13 +164,13 @@ class _LamSums:
         lam = lam.detach().double().cpu()
         self.count += lam.numel()
         self.sums += torch.stack((lam.sum(), (lam < 0).sum(), (lam > 1).sum()))
-        self.least, self.most = min(self.least, float(lam.min())), max(self.most, float(lam.max()))
+        self.least, self.most = self.least.minimum(lam.min()), self.most.maximum(lam.max())
 
     def result(self) -> LamInside | None:
         if not self.count:
             return None
-        mean, below, above = (self.sums / self.count).tolist()
-        return LamInside(mean=mean, min=self.least, max=self.most, below_0=below, above_1=above)
+        mean, below, above = self.sums / self.count
+        return LamInside(*numbers(torch.stack((mean, self.least, self.most, below, above))))
 
 
 def _branches(layer: Layer) -> tuple[list[Branch], Tensor | None]:
