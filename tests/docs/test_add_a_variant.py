@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 import diffattn
 from diffattn.cli import main
 from diffattn.hub.convert import load
-from diffattn.lab import runner
+from diffattn.lab.pool import Pool
+from diffattn.lab.runs import judged_runs
 from diffattn.recipes.added import with_variants
 from diffattn.variants import get, load_plugin, names
 from support.plans import tiny_plan, tiny_task
@@ -78,21 +80,26 @@ def test_it_trains_and_is_evaluated_and_without_the_plugin_its_name_is_said_to_b
     assert "there is no variant 'softcap'" in said and "--plugin my_attention.py" in said
 
 
-def test_the_comparison_has_its_arm_with_the_baselines_parameters(capsys: pytest.CaptureFixture[str]):
+def test_the_comparison_has_its_arm_with_the_baselines_parameters(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("diffattn.lab.forecast.measure_speed", lambda run, threads: (1e9, "not measured"))
     assert main([*COMMANDS["compare"], "--dry-run"]) == 0
     printed = capsys.readouterr().out
     rows = re.findall(r"^  softcap .* ([+-][\d.]+) %", printed, flags=re.MULTILINE)
     assert len(rows) == 3 and all(abs(float(mismatch)) < 0.5 for mismatch in rows)
 
 
-def test_it_reaches_the_processes_that_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("diffattn.lab.report.write_report", lambda folder: folder / "report.html")
+def test_it_reaches_the_processes_that_train(tmp_path: Path):
     load_plugin("my_attention.py")
     task = tiny_task(seeds=1, ruler=False, quarter=False)
-    runner.compare(with_variants(tiny_plan(task), ["softcap"]), tmp_path / "plan", workers=1, quiet=True)
-    folder = tmp_path / "plan" / "softcap-lr0.005-s0"
-    assert (folder / "evals" / "test.json").exists()
-    command = json.loads((folder / "environment.json").read_text())["command"]
+    (run,) = (run for run in judged_runs(with_variants(tiny_plan(task), ["softcap"])) if run.arm == "softcap")
+    pool = Pool(tmp_path, workers=1, threads=1)
+    (answer,) = (answer for answer in pool.work([replace(run, maps=False)]) if answer)
+    pool.close()
+    assert (answer.status, answer.message) == ("finished", "")
+    assert (tmp_path / run.folder / "evals" / "test.json").exists()
+    command = json.loads((tmp_path / run.folder / "environment.json").read_text())["command"]
     assert command.endswith(f"--plugin {tmp_path / 'my_attention.py'}")
 
 
