@@ -6,7 +6,8 @@ import torch
 from diffattn import attention, diff_attention, diff_attention_maps
 from diffattn.model.decoder import Decoder
 from diffattn.ops import attention_maps
-from support.models import VARIANTS, small_config
+from diffattn.variants import names
+from support.models import small_config
 
 X = torch.empty(2, 4, 10**6, 8, dtype=torch.bfloat16, device="meta")
 
@@ -26,7 +27,7 @@ def test_maps():
         assert (found.shape, found.dtype) == ((2, 4, 10**6, 10**6), torch.float32)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", names())
 def test_models(variant: str):
     with torch.device("meta"):
         model, tokens = Decoder(small_config(variant)), torch.zeros(2, 12, dtype=torch.int64)

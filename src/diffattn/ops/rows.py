@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from diffattn.ops.call import transformed
 from diffattn.ops.checks import check_restrictions
 from diffattn.ops.masks import Restrictions, visibility
-from diffattn.ops.reference import compute_dtype
+from diffattn.ops.reference import compute_dtype, full_precision
 
 ELEMENTS = 2**22
 """Entries [B, H, rows, S] of one map that are computed at once."""
@@ -83,7 +83,7 @@ def by_rows(
     def tile(part: range, rows: Sequence[Tensor], *shared: Tensor) -> Tensor:
         # What the tile sees is made in here: as an argument it would be kept for the backward pass, O(T * S).
         view = View(*visibility(given, q.shape[2], keys, q.device, dtype, (part, range(keys))), keys)
-        with torch.autocast(q.device.type, enabled=False):
+        with full_precision(q.device):
             return attend([x[:, :, part.start : part.stop].to(dtype) for x in rows], shared, view)
 
     height = tile_height(q.shape[0] * q.shape[1], q.shape[2], keys)
