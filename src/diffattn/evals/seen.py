@@ -75,15 +75,22 @@ class Seen:
 
 
 def chunks(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Cut batches into some of about `TOKENS` tokens, and windows to at most `LONGEST`; ValueError: no windows."""
-    windows = 0
+    """Batch windows anew, about `TOKENS` tokens together, and cut them to at most `LONGEST`."""
+    held: list[Batch] = []
     for batch in batches:
-        windows += len(batch.tokens)
-        rows = max(1, TOKENS // batch.tokens.shape[1])
-        for parts in zip(*(tensor[:, :LONGEST].split(rows) for tensor in batch), strict=True):
-            yield Batch(*parts)
-    if not windows:
-        raise ValueError("there is nothing to look at: no batch holds a window")
+        for parts in zip(*(tensor[:, :LONGEST].split(1) for tensor in batch), strict=True):
+            window = Batch(*parts)
+            length = window.tokens.shape[1]
+            if held and (held[0].tokens.shape[1] != length or (len(held) + 1) * length > TOKENS):
+                yield _joined(held)
+                held = []
+            held.append(window)
+    if held:
+        yield _joined(held)
+
+
+def _joined(windows: list[Batch]) -> Batch:
+    return Batch(*(torch.cat(columns) for columns in zip(*windows, strict=True)))
 
 
 def look(model: Decoder, batch: Batch, *, answers: bool = False, gradients: bool = False) -> Seen:
