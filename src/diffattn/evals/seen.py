@@ -75,7 +75,7 @@ class Seen:
 
 
 def chunks(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Batch windows anew, about `TOKENS` tokens together, and cut them to at most `LONGEST`."""
+    """Batch windows anew, about `TOKENS` tokens together, and cut them to at most `LONGEST`; ValueError: no windows."""
     held: list[Batch] = []
     for batch in batches:
         for parts in zip(*(tensor[:, :LONGEST].split(1) for tensor in batch), strict=True):
@@ -85,8 +85,9 @@ def chunks(batches: Iterable[Batch]) -> Iterator[Batch]:
                 yield _joined(held)
                 held = []
             held.append(window)
-    if held:
-        yield _joined(held)
+    if not held:
+        raise ValueError("there is nothing to look at: no batch holds a window")
+    yield _joined(held)
 
 
 def _joined(windows: list[Batch]) -> Batch:
