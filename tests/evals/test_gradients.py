@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import diffattn.variants.diff_hierarchical as hierarchical
 import diffattn.variants.diff_v1 as v1
+from diffattn import attention
 from diffattn.data.base import NOT_SCORED
 from diffattn.evals.allocation import EVERY
 from diffattn.evals.gradients import before_the_norm
@@ -98,6 +100,33 @@ def test_a_single_map_has_the_gradient_of_its_mask() -> None:
         assert mask.grad is not None and layer.maps[0].gradient_norm is not None
         expected = mask.grad.square().sum(-1).mean((0, 2)).sqrt()
         assert layer.maps[0].gradient_norm.heads == pytest.approx(expected.tolist(), rel=1e-6)
+
+
+def test_keys_that_get_exactly_nothing_count_among_the_smallest_weights() -> None:
+    """Logits below 0 have weight 0 and gradient 0 in expm1."""
+    for layer in look_inside(stirred_model("expm1"), [text_batch()], answers=False, hull_samples=0).layers:
+        assert layer.maps[0].gradient_by_weight is not None
+        assert [curve[0] for curve in layer.maps[0].gradient_by_weight.heads] == [0.0] * 4
+
+
+def test_what_the_second_map_learns_from_the_first_is_the_firsts_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In diff_hierarchical the second queries are made from what the first map read."""
+    model, batch = stirred_model("diff_hierarchical"), text_batch()
+    inside = look_inside(model, [batch], answers=False, hull_samples=0)
+    added: list[Tensor] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Tensor:
+        added.append(q.new_zeros(3, 4, 20, 20).requires_grad_())
+        return attention(q, k, v, **{**given, "attn_mask": added[-1], "impl": "reference"})
+
+    monkeypatch.setattr(hierarchical, "attention", attend)
+    logits = model(batch.tokens, batch.documents)
+    F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="sum", ignore_index=NOT_SCORED).backward()
+    measured = [map for layer in inside.layers for map in layer.maps[:2]]
+    for map, leaf in zip(measured, added, strict=True):
+        assert leaf.grad is not None and map.gradient_norm is not None
+        expected = leaf.grad.square().sum(-1).mean((0, 2)).sqrt()
+        assert map.gradient_norm.heads == pytest.approx(expected.tolist(), rel=1e-6)
 
 
 @pytest.mark.parametrize(("eps", "weighted"), [(None, False), (1e-5, False), (1e-5, True)])

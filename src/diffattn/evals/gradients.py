@@ -20,14 +20,13 @@ class GradientSums:
     def __init__(self) -> None:
         self.sums = Sums()
 
-    def add(self, map: Tensor, gradient: Tensor) -> None:
-        """Take in a map and d loss / d logits, both [B, H, T, T]."""
+    def add(self, map: Tensor, gradient: Tensor, visible: Tensor) -> None:
+        """Take in a map and d loss / d logits, both [B, H, T, T], and which entries count, [B, 1, T, T]."""
         heads = map.shape[1]
-        some, pull = (some_rows(x).transpose(0, 1).flatten(1) for x in (map.abs(), gradient.abs()))
+        sampled = (map.abs(), gradient.abs(), visible.expand_as(map))
+        some, pull, seen = (some_rows(x).transpose(0, 1).flatten(1) for x in sampled)
         decades = (some.clamp(min=1e-30).log10().floor() + len(WEIGHTS)).clamp(0, len(WEIGHTS) - 1).long()
         place = (decades + len(WEIGHTS) * torch.arange(heads, device=map.device)[:, None]).flatten()
-        # What a query does not see has no gradient, and would count among the smallest weights.
-        seen = (some > 0) | (pull > 0)
         binned = [
             torch.bincount(place, weights=x.double().flatten(), minlength=heads * len(WEIGHTS)).view(heads, -1)
             for x in (seen, pull)
@@ -52,10 +51,16 @@ def logit_gradients(maps: Sequence[Tensor], logits: Tensor, effective: Tensor, o
     through that map alone. of_effective: d loss / d effective map.
     """
     of_maps = torch.autograd.grad(effective, maps, of_effective, retain_graph=True)
-    return [
-        torch.autograd.grad(map, logits, of_map, retain_graph=True)[0]
-        for map, of_map in zip(maps, of_maps, strict=True)
-    ]
+    found = []
+    for number, (map, of_map) in enumerate(zip(maps, of_maps, strict=True)):
+        inputs = [logits, *maps[:number]]
+        own, *handed_on = torch.autograd.grad(map, inputs, of_map, retain_graph=True, allow_unused=True)
+        # A map whose queries know what an earlier map read brings gradients that are of that map's logits.
+        for earlier, part in zip(maps, handed_on, strict=False):
+            if part is not None:
+                own = own - torch.autograd.grad(earlier, logits, part, retain_graph=True)[0]
+        found.append(own)
+    return found
 
 
 def before_the_norm(read: Tensor, out: Tensor, gradient: Tensor, eps: float | None, weight: Tensor | None) -> Tensor:

@@ -38,12 +38,12 @@ def look_inside(model: Decoder, batches: Iterable[Batch], *, answers: bool, hull
     0: no linear programs (else scipy is needed). The model is not changed; no training is running. ValueError: no
     windows, no scipy.
     """
-    batches = list(batches)
+    batches = list(chunks(batches))
     windows = sum(len(batch.tokens) for batch in batches)
     layers = [_LayerSums() for _ in model.blocks()]
     massive = OutlierSums(len(layers))
     tokens = marked = begun = 0
-    for batch in chunks(batches):
+    for batch in batches:
         count, length = batch.tokens.shape
         pulled = begun * length // TOKENS % PULLED == 0
         seen = look(model, batch, answers=answers, gradients=pulled)
@@ -99,7 +99,9 @@ class _LayerSums:
         if path is not None and named and logits is not None:
             of_logits = logit_gradients([branch.map for branch in named[:own]], logits, effective, path.of_effective())
             for branch, gradient in zip(named[:own], of_logits, strict=True):
-                self.pulls.setdefault(branch.name, GradientSums()).add(branch.map.detach(), gradient)
+                self.pulls.setdefault(branch.name, GradientSums()).add(
+                    branch.map.detach(), gradient, seen.frame.visible
+                )
         return whole.map
 
     def _measure(self, branch: Branch, seen: Seen) -> Tensor:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from diffattn.ops import attention, diff_attention_maps
+from diffattn.ops import attention, attention_maps
 from diffattn.ops.positions import apply_rotary
+from diffattn.ops.reference import grouped_product
 from diffattn.variants.base import Branch, Draw, Site, Where, register
 from diffattn.variants.diff_factored import DiffFactoredMixer
 from diffattn.variants.diff_v1 import DiffV1, drawn_pairs, refuse_options
@@ -59,8 +60,11 @@ class DiffHierarchicalMixer(DiffFactoredMixer):
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give A1 with coefficient 1 and A2 with coefficient -λ; the norm behind them is left out."""
-        (q1, q2), (k1, k2), _, _ = self._first_read(x, where, None)
-        first, second = diff_attention_maps(q1, k1, q2, k2, **where.restrictions())
+        q1, k, v = self.read(x, where, None)
+        k1, k2 = pairs(k)
+        first = attention_maps(q1, k1, **where.restrictions())
+        q2 = self._second_queries(x, grouped_product(first, v.to(first.dtype)).to(v.dtype), where)
+        second = attention_maps(q2, k2, **where.restrictions())
         return [Branch("A1", first.new_ones(()), first), Branch("A2", -self._broadcast(self.lam(x)), second)]
 
     def logit_factors(self, x: Tensor, where: Where) -> list[tuple[Tensor, Tensor]]:
@@ -81,7 +85,9 @@ class DiffHierarchicalMixer(DiffFactoredMixer):
         q1, k, v = self.read(x, where, state)
         k1, k2 = pairs(k)
         first = attention(q1, k1, v, **where.restrictions(), impl=self.impl)
+        return (q1, self._second_queries(x, first, where)), (k1, k2), v, first
+
+    def _second_queries(self, x: Tensor, first: Tensor, where: Where) -> Tensor:
+        """Give the queries of the second map [B, H, T, D] from the first read [B, H, T, E]."""
         q2 = self.q2(x + first.transpose(1, 2).flatten(2)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        if where.positions is not None:
-            q2 = apply_rotary(q2, *where.positions)
-        return (q1, q2), (k1, k2), v, first
+        return q2 if where.positions is None else apply_rotary(q2, *where.positions)
