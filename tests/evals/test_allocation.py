@@ -3,13 +3,15 @@
 import functools
 import json
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 
-from diffattn.data.base import Batch
-from diffattn.evals.allocation import EVERY
+from diffattn.data import SyntheticData, open_data
+from diffattn.data.base import NOT_SCORED, Batch
+from diffattn.evals.allocation import EVERY, some_rows
 from diffattn.evals.inside import DISTANCES, Inside, MapInside
 from diffattn.evals.instruments import look_inside
 from diffattn.evals.seen import answer_keys
@@ -142,6 +144,16 @@ def test_sorted_mass_is_the_mean_of_sorted_rows() -> None:
             assert len(curve) == 64 and sum(x or 0.0 for x in curve) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("context", [64, 128])
+@pytest.mark.parametrize("task", ["recall", "needle", "induction"])
+def test_sampled_rows_have_their_part_of_the_answers(
+    task: Literal["recall", "needle", "induction"], context: int
+) -> None:
+    data = open_data(SyntheticData(task=task), context=context, batch_size=64, seed=0)
+    scored = next(data.evaluation("dev")).targets != NOT_SCORED
+    assert some_rows(scored[:, None, :, None]).double().mean() > 0.5 * scored.double().mean()
+
+
 def test_keys_that_no_later_query_looks_at_are_dead() -> None:
     model, batch = stirred_model("diff_v1"), text_batch()
     with torch.no_grad():
@@ -177,6 +189,19 @@ def test_windows_may_come_in_any_batches_and_lengths() -> None:
     torch.testing.assert_close(flat[0], flat[1], rtol=1e-9, atol=1e-9)
     short = Batch(*(part[:, :5] for part in batch))
     assert look_inside(model, [short, batch], answers=False, hull_samples=0).tokens == 75
+
+
+@pytest.mark.parametrize("variant", ["diff_v1", "diff_v2"])
+def test_padding_changes_nothing(variant: str) -> None:
+    model, batch = stirred_model(variant), text_batch()
+    front, end, only = torch.full((3, 3), -1), torch.full((3, 1), -1), torch.full((1, 24), -1)
+    documents = torch.cat((torch.cat((front, batch.documents, end), 1), only))
+    tokens, targets = (torch.ones_like(documents), torch.full_like(documents, NOT_SCORED))
+    tokens[:3, 3:23], targets[:3, 3:23] = batch.tokens, batch.targets
+    padded = Batch(tokens, targets, documents)
+    found = [look_inside(model, [part], answers=False, hull_samples=6).to_dict() for part in (batch, padded)]
+    assert (found[1]["tokens"], found[1]["windows"]) == (60, 3)
+    torch.testing.assert_close(*(torch.tensor(_numbers(inside)) for inside in found))
 
 
 @pytest.mark.parametrize("variant", names())

@@ -85,7 +85,7 @@ class MapInside:
     mass_by_distance: Curve
     """Sum of |entries| in each bin / sum of |entries|."""
     sorted_mass: Curve
-    """|Entries| / their row's sum, largest first: the mean over every 16th row at ranks 1 to 64; its running sum is the
+    """|Entries| / their row's sum, largest first: the mean over every 17th row at ranks 1 to 64; its running sum is the
     mass of the k largest."""
     head_cosine: list[list[float | None]]
     """[H][H]: cosine of the maps of two heads, all entries of all windows as one vector."""
@@ -93,7 +93,7 @@ class MapInside:
     """Root mean square over rows of the norm of d loss / d logits (nats; loss summed over tokens); None: effective,
     and layers that take no mask or have no `OutputsInside`."""
     gradient_by_weight: Curve | None
-    """Mean |d loss / d logit| of the entries in each bin of `WEIGHTS`, in every 16th row; None: as above."""
+    """Mean |d loss / d logit| of the entries in each bin of `WEIGHTS`, in every 17th row; None: as above."""
 
 
 @dataclass(frozen=True)

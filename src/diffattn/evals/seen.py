@@ -75,12 +75,18 @@ class Seen:
 
 
 def chunks(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Batch windows anew, about `TOKENS` tokens together, and cut them to at most `LONGEST`; ValueError: no windows."""
+    """Batch windows anew, about `TOKENS` tokens together, without padding and cut to at most `LONGEST`.
+
+    ValueError: no windows.
+    """
     held: list[Batch] = []
     for batch in batches:
-        for parts in zip(*(tensor[:, :LONGEST].split(1) for tensor in batch), strict=True):
-            window = Batch(*parts)
+        for parts in zip(*(tensor.split(1) for tensor in batch), strict=True):
+            real = (parts[2] >= 0)[0]
+            window = Batch(*(part[:, real][:, :LONGEST] for part in parts))
             length = window.tokens.shape[1]
+            if not length:
+                continue
             if held and (held[0].tokens.shape[1] != length or (len(held) + 1) * length > TOKENS):
                 yield _joined(held)
                 held = []
