@@ -125,6 +125,8 @@ def test_mixtures_are_told_in_words() -> None:
     assert words.startswith("44 % of the entries are near 0; 2 of 8 rows subtract one map from another (+1, −λ), ")
     assert "2 of 8 rows read one map, 2 of 8 rows add two maps, 2 of 8 rows read more maps" in words
     assert words.endswith("λ of the pairs: 0.50")
+    nearly_one = [[0.75, -0.06, 0.05, 0.05, 0.05, 0.04]]
+    assert "1 of 1 rows read more maps; no pair (+1, −λ) emerged" in mixing_words([nearly_one])
     assert mixing_words([[[1.0, 0.0], [0.0, 1.0]]]).endswith("2 of 2 rows read one map; no pair (+1, −λ) emerged")
 
 

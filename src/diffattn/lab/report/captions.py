@@ -56,7 +56,7 @@ within {tokens} tokens. Such tasks jump from guessing to solved, so accuracies a
 LAMBDAS = """
 Mean λ of each layer (and of each head, where heads differ), over tokens and seeds; training goes from left to right. λ
 is the weight of the map that is subtracted: at 0 it does nothing, at 1 it weighs as much as the first, below 0 (orange)
-the two maps add up.
+the two maps add up. dex has one map and subtracts λ times what W_D makes of its read.
 """
 MAPS = """
 Rows are queries, columns keys, of one held-out passage. One scale of colour serves all maps: blue above zero, orange
@@ -65,10 +65,10 @@ between tokens its mean is written.
 """
 INSIDE = """
 Means over heads, layers and seeds; the lowest loss stands first. Keys used: e to the entropy of a row of the map, 1
-where one key has all the weight. Not convex: rows with a negative weight after division by their sum. Outside the
-hull: reads that no weighting of the visible values with weights of at least 0 gives. Dead keys: no later token gives
-them 0.0001 of weight. Outlier channels: hidden channels that reach 6 in a quarter of the layers and in 6 % of the
-places (arXiv 2208.07339).
+where one key has all the weight. Not convex: rows with a negative weight after division by their sum, or with a sum of
+0. Outside the hull: reads that are no weighted mean of the visible values; weights whose sum is not 1 are enough. Dead
+keys: no later token gives them 0.0001 of weight. Outlier channels: hidden channels that reach 6 in a quarter of the
+layers and in 6 % of the places (arXiv 2208.07339). Kurtosis: of all layers together.
 """
 ALLOCATION = """
 How the |weights| of the maps are shared out, on average over heads, layers and seeds; what has a negative weight lies
@@ -93,7 +93,7 @@ the same profile, it is the profile that the subtraction removes.
 PREDICTION = """
 If the second map is to cancel noise, it must know it. R² says how much of the variance of the first map’s weights on
 keys that are not the answer a multiple of the second map tells: 1 all of it, 0 or less no more than their mean would.
-Beside it that multiple, and the λ that training arrived at.
+Beside it that multiple, and the λ of the trained model, which in some arms is fixed.
 """
 ALL_KEYS = """
 This data marks no answers: all keys count.
@@ -110,11 +110,13 @@ head adds is beside what was there, as root mean squares.
 """
 MIXING = """
 Row i is what output head i multiplies its values with: a sum of all heads’ maps with the weights written. Near 0:
-below a tenth of the row’s largest. A row is told by the one map, or the two, that have four fifths of its mass.
+below a tenth of the row’s largest. A row is told by the one map that has four fifths of its mass, or by two that have
+them together, the second at least as much as all others: the λ of such a pair lies between 1/8 and 1.
 """
 OUTLIERS = """
 The largest of all values and the weight of the tails on a few held-out windows (dev), a thin line per seed,
-logarithmic. A rise along training means that a few values outgrow the rest, which makes a model hard to quantise.
+logarithmic. A rise along training means that a few values outgrow the rest, which makes a model hard to quantise. All
+layers are taken together: where their sizes differ, kurtosis is above 3 even if each of them is normal.
 """
 GRADIENTS = """
 How strongly the loss would change a logit, by the attention weight that the logit has: where nearly nothing arrives, a

@@ -13,7 +13,8 @@ Json = dict[str, Any]
 SMALL = 0.1
 """An entry below this share of the largest of its row is near 0."""
 MOST = 0.8
-"""Share of a row's mass that one map must have, or two, for the row to be called by them."""
+"""Share of a row's mass that one map must have, or two, for the row to be called by them. The second of two must have
+at least as much as all others, or any row with one large entry would be a pair."""
 KINDS = (
     ("pair", "subtract one map from another (+1, −λ)"),
     ("one", "read one map"),
@@ -66,7 +67,8 @@ def _kind(row: list[float]) -> tuple[str, float]:
     if abs(first) >= MOST * mass or not others:
         return "one", 0.0
     second = others[0]
-    if abs(first) + abs(second) < MOST * mass:
+    rest = mass - abs(first) - abs(second)
+    if rest > (1 - MOST) * mass or abs(second) < rest:
         return "many", 0.0
     return ("pair", -second / first) if first * second < 0 else ("sum", 0.0)
 
