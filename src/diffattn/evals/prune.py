@@ -236,7 +236,7 @@ def sentence(found: Pruning) -> str:
     gone = f"all {count} second maps ({last.parameters / found.mixer_parameters:.0%} of the attention's parameters)"
     cost = f"{last.change:+.4f} ± {last.interval:.4f} nats"
     if last.change <= last.interval:
-        verdict = f"and they are only worth pruning: without {gone} the loss changes by {cost}"
+        verdict = f"and pruning them costs nothing that these tokens show: without {gone} the loss changes by {cost}"
     else:
         free = next(n for n, step in enumerate(found.by_loss[1:]) if step.change > step.interval)
         verdict = (
