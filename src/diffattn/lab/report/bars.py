@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diffattn.lab.report.panels import LETTER, WIDTH, panel
-from diffattn.lab.report.svg import Scale, element, labels, line, text, tip
+from diffattn.lab.report.panels import LETTER, MOST_LETTERS, WIDTH, panel
+from diffattn.lab.report.svg import Scale, element, labels, line, shortened, text, tip
 
 TOP, STEP, THICK = 26, 24, 14
 
@@ -32,7 +32,7 @@ class Bar:
 
 def bar_panel(title: str, x_name: str, bars: Sequence[Bar]) -> str:
     """One bar per row; parts of one sign follow each other from zero outwards."""
-    left = 16 + LETTER * min(18, max(len(bar.name) for bar in bars))
+    left = 16 + LETTER * min(MOST_LETTERS, max(len(bar.name) for bar in bars))
     right = WIDTH - 14
     high = max(sum(max(0.0, part.value) for part in bar.parts) for bar in bars)
     low = min(sum(min(0.0, part.value) for part in bar.parts) for bar in bars)
@@ -50,7 +50,7 @@ def bar_panel(title: str, x_name: str, bars: Sequence[Bar]) -> str:
 
 
 def _bar(bar: Bar, top: float, x: Scale, left: float) -> str:
-    name = bar.name if len(bar.name) <= 18 else bar.name[:17] + "…"
+    name = shortened(bar.name, MOST_LETTERS)
     parts = [element("g", text(left - 10, top + 15, name, "name", text_anchor="end"), class_=bar.style)]
     reached = {True: 0.0, False: 0.0}
     for part in bar.parts:

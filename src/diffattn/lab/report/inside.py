@@ -49,6 +49,11 @@ def map_of(layer: Json, name: str) -> Any:
     return next((one for one in layer["maps"] if one["name"] == name), None)
 
 
+def inner(part: str, key: str) -> Callable[[Json], float | None]:
+    """Picks a number out of a part of a layer; None where the layer has no such part."""
+    return lambda layer: layer[part] and layer[part][key]
+
+
 def by_layer(task: Json, arm: str, pick: Callable[[Json], float | None]) -> list[list[float]]:
     """A number of each layer, by seed; a seed is left out of a layer where it has none."""
     seeds = layers(task, arm)

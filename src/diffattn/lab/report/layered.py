@@ -5,8 +5,8 @@ from typing import Any
 
 from diffattn.lab.report.heat import Heat, heat_panel
 from diffattn.lab.report.inside import by_layer, mean
-from diffattn.lab.report.panels import Line, line_panel
-from diffattn.lab.report.svg import short
+from diffattn.lab.report.panels import MOST_LETTERS, Line, line_panel
+from diffattn.lab.report.svg import short, shortened
 
 Json = dict[str, Any]
 MOST = 8
@@ -33,7 +33,7 @@ def layer_panel(
         Heat(
             title=title,
             unit=unit,
-            rows=[_shortened(name) for name in rows],
+            rows=[shortened(name, MOST_LETTERS) for name in rows],
             columns=[str(n) if count <= 12 or n in (0, count // 2, count - 1) else "" for n in range(count)],
             x_name="layer",
             values=values,
@@ -67,7 +67,7 @@ def curves_panel(
         Heat(
             title=title,
             unit=unit,
-            rows=[_shortened(one.name) for one in lines],
+            rows=[shortened(one.name, MOST_LETTERS) for one in lines],
             columns=list(at.values()),
             x_name=x_name,
             values=values,
@@ -82,10 +82,6 @@ def curves_panel(
             written=[["" if v is None else short(v, 2) for v in row] for row in values],
         )
     )
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= 18 else name[:17] + "…"
 
 
 def _seeds(values: list[float]) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from diffattn.lab.report.inside import arms, map_of, mean, overall
+from diffattn.lab.report.inside import arms, inner, map_of, mean, overall
 from diffattn.lab.report.svg import short
 from diffattn.lab.report.tables import Column, Table, styles
 from diffattn.lab.report.words import nats
@@ -17,32 +17,28 @@ def _of(key: str) -> Pick:
     return lambda layer: (found := map_of(layer, "effective")) and found[key]
 
 
-def _inner(part: str, key: str) -> Pick:
-    return lambda layer: layer[part] and layer[part][key]
-
-
 EFFECTIVE = (
     ("Keys used", "effective number", 1, _of("effective_keys")),
     ("Negative", "% of |mass|", 100, _of("negative_mass")),
     ("Zeros", "% of entries", 100, _of("exact_zeros")),
     ("Not convex", "% of rows", 100, _of("non_convex_rows")),
-    ("Outside the hull", "% of reads", 100, _inner("outputs", "outside_hull")),
+    ("Outside the hull", "% of reads", 100, inner("outputs", "outside_hull")),
     ("Dead keys", "%", 100, _of("dead_keys")),
     ("Heads alike", "cosine", 1, _of("head_cosine")),
 )
 PAIR = (
-    ("Alike", "cosine", 1, _inner("pair", "cosine")),
-    ("Apart", "nats, Jensen–Shannon", 1, _inner("pair", "jensen_shannon")),
-    ("Apart at surprises", "correlation with the loss", 1, _inner("pair", "js_loss_correlation")),
-    ("R², best λ", "second tells first", 1, _inner("pair", "r2")),
-    ("R², learned λ", "second tells first", 1, _inner("pair", "r2_learned")),
+    ("Alike", "cosine", 1, inner("pair", "cosine")),
+    ("Apart", "nats, Jensen–Shannon", 1, inner("pair", "jensen_shannon")),
+    ("Apart at surprises", "correlation with the loss", 1, inner("pair", "js_loss_correlation")),
+    ("R², best λ", "second tells first", 1, inner("pair", "r2")),
+    ("R², learned λ", "second tells first", 1, inner("pair", "r2_learned")),
 )
 
 
 def inside_tables(task: Json) -> list[Table]:
     """Rows of arms, the lowest loss first; columns and tables that have no number are left out."""
     names = sorted(arms(task), key=lambda name: _loss(task, name))
-    paired = [name for name in names if overall(task, name, _inner("pair", "cosine")) is not None]
+    paired = [name for name in names if overall(task, name, inner("pair", "cosine")) is not None]
     loss = [Column("Loss", "nats per token", [nats(task["arms"][name]["loss"]["mean"]) for name in names])]
     massive = [
         (words, _spread(task, names, part)) for part, words in (("logits", "Logits"), ("hidden", "Hidden states"))

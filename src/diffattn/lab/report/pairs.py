@@ -8,7 +8,7 @@ from typing import Any
 from diffattn.evals.inside import LOSSES, WEIGHTS
 from diffattn.lab.report import captions
 from diffattn.lab.report.figure import Figure, figure, style
-from diffattn.lab.report.inside import arms, by_layer, curve, looked_into, marks_answers, mean
+from diffattn.lab.report.inside import arms, by_layer, curve, inner, looked_into, marks_answers, mean
 from diffattn.lab.report.layered import curves_panel, layer_panel
 from diffattn.lab.report.panels import Line, Mark, line_panel
 from diffattn.lab.report.svg import short
@@ -26,7 +26,7 @@ def prediction(task: Json) -> Figure | None:
         ("λ that was learned", "mean over tokens and heads", "lam", 1.0),
     ]
     names = arms(task)
-    panels = [layer_panel(task, title, unit, names, _inner("pair", key), full) for title, unit, key, full in drawn]
+    panels = [layer_panel(task, title, unit, names, inner("pair", key), full) for title, unit, key, full in drawn]
     if panels[0] is None:
         return None
     more = [
@@ -39,7 +39,7 @@ def prediction(task: Json) -> Figure | None:
             LOSSES,
         )
     ]
-    more.append(layer_panel(task, "Cosine of the two maps", "1: the same map", names, _inner("pair", "cosine"), 1.0))
+    more.append(layer_panel(task, "Cosine of the two maps", "1: the same map", names, inner("pair", "cosine"), 1.0))
     said = captions.PREDICTION + ("" if marks_answers(task) else captions.ALL_KEYS)
     title = "Does the second map know the first one’s noise?"
     hidden = ("how alike the two maps are", [panel for panel in more if panel])
@@ -85,7 +85,7 @@ def contribution(task: Json) -> Figure | None:
         ("Output of a head", "its size / the residual stream’s", "relative_norm", 0.0),
     ]
     panels = [
-        layer_panel(task, title, unit, arms(task), _inner("outputs", key), full) for title, unit, key, full in drawn
+        layer_panel(task, title, unit, arms(task), inner("outputs", key), full) for title, unit, key, full in drawn
     ]
     shown = [panel for panel in panels if panel]
     if not shown:
@@ -138,10 +138,6 @@ def _binned(
         return None
     at = sorted({place for one in lines for place, _ in one.points})
     return line_panel(title, x_name, y_name, lines, x_at=at, x_ticks=lambda place: short(bins[int(place)]), log_y=log)
-
-
-def _inner(part: str, key: str) -> Callable[[Json], float | None]:
-    return lambda layer: layer[part] and layer[part][key]
 
 
 def _surprise(layer: Json) -> Any:

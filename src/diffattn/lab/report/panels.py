@@ -4,12 +4,27 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from diffattn.lab.report.svg import Scale, element, labels, line, marker, padded, polyline, short, spread, text, tip
+from diffattn.lab.report.svg import (
+    Scale,
+    element,
+    labels,
+    line,
+    marker,
+    padded,
+    polyline,
+    short,
+    shortened,
+    spread,
+    text,
+    tip,
+)
 
 WIDTH, HEIGHT = 360, 264
 TOP, LEFT, BOTTOM = 46, 42, 40
 LETTER = 6.5
 """Width of an average letter of the labels, in pixels."""
+MOST_LETTERS, FEW_LETTERS = 18, 14
+"""Of a name: beside a row, and at the end of a curve."""
 GAP = 12.5
 """Between two direct labels, in pixels."""
 DOTS_TOP = 28
@@ -79,7 +94,7 @@ def line_panel(
     across, down: reference values.  settled: the y axis spans what lies beyond this share of the x axis.
     x_at: where the x axis has its ticks, if not at round values.
     """
-    right = WIDTH - 14 - LETTER * min(14, max((len(one.name) for one in lines), default=0))
+    right = WIDTH - 14 - LETTER * min(FEW_LETTERS, max((len(one.name) for one in lines), default=0))
     # Many names need more height than the curves.
     bottom = max(HEIGHT - BOTTOM, TOP + GAP * len({one.name for one in lines if one.name}))
     xs = [x for one in lines for x, _ in one.points]
@@ -112,7 +127,7 @@ def dot_panel(
 
     marks: reference values.  band: shaded.  within: the range that was watched; what did not come in it lies beyond.
     """
-    left = 16 + LETTER * min(18, max(len(row.name) for row in rows))
+    left = 16 + LETTER * min(MOST_LETTERS, max(len(row.name) for row in rows))
     right = WIDTH - (56 if within else 14)
     values = [dot.value for row in rows for dot in row.dots if dot.value is not None]
     values += [v for row in rows if row.interval for v in row.interval] + ([0.0] if zero else []) + list(band or ())
@@ -180,7 +195,7 @@ def map_panel(matrix: Matrix) -> str:
 def shown(token: str) -> str:
     """A token as a label: white space made visible, long ones shortened."""
     visible = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "·")
-    return visible if len(visible) <= 8 else visible[:7] + "…"
+    return shortened(visible, 8)
 
 
 def panel(title: str, body: Sequence[str], height: float = HEIGHT) -> str:
@@ -241,7 +256,7 @@ def _names(lines: Sequence[Line], x: Scale, y: Scale, right: float) -> list[str]
     places = spread(wanted, GAP, TOP + 4, y.start - 2)
     parts = []
     for (name, style), place in zip(ends, places, strict=True):
-        label = name if len(name) <= 14 else name[:13] + "…"
+        label = shortened(name, FEW_LETTERS)
         parts.append(element("g", text(right + 8, place + 3.5, label, "name"), class_=style))
     return parts
 
@@ -276,7 +291,7 @@ def _dot_marks(
 
 
 def _dot_row(row: Row, at: float, x: Scale, left: float, never: float) -> str:
-    name = row.name if len(row.name) <= 18 else row.name[:17] + "…"
+    name = shortened(row.name, MOST_LETTERS)
     parts = [text(left - 10, at + 4, name, "name", text_anchor="end")]
     if row.interval and all(math.isfinite(v) for v in row.interval):
         mean, low, high = row.interval

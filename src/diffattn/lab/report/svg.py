@@ -82,6 +82,11 @@ class Scale:
         return [round(i * step, 12) for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
+def shortened(name: str, letters: int) -> str:
+    """The name, cut with an ellipsis where it has more letters."""
+    return name if len(name) <= letters else name[: letters - 1] + "…"
+
+
 def padded(values: Sequence[float], share: float = 0.06, *, log: bool = False) -> tuple[float, float]:
     """The range of the values with some air around it; a single value gets a range of its own."""
     low, high = min(values), max(values)
