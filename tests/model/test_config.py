@@ -44,9 +44,9 @@ def test_unknown_names_are_refused_with_the_nearest(fields: dict[str, Any], mess
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"width": 0}, "width is 0"),
-        ({"vocab_size": 2.5}, "vocab_size is 2.5"),
-        ({"layers": True}, "layers is True"),
+        ({"width": 0}, "width: got 0"),
+        ({"vocab_size": 2.5}, "vocab_size: got 2.5"),
+        ({"layers": True}, "layers: got True"),
         ({"positions": "sinusoidal"}, "rope, xpos, alibi, none"),
         ({"rope_share": 1.5}, "rope_share is 1.5"),
         ({"norm_eps": 0.0}, "norm_eps is 0.0"),

@@ -64,9 +64,9 @@ class ModelConfig:
     norm_eps: float = 1e-5
     """Added to the mean square in the block and final RMSNorm."""
     rope_base: float = 10000.0
-    """Base of the rotary frequencies; without effect for alibi and none."""
+    """Base of the rotary frequencies; no effect for alibi and none."""
     rope_share: float = 1.0
-    """Share of each head's channels that rotary turns, rounded down to an even number; without effect as the base."""
+    """Share of each head's channels that rotary turns, rounded down to an even number; no effect for alibi and none."""
     rope_scaling: Scaling = "none"
     """How rotary reaches beyond the context it was trained at: linear (positions divided by the factor) or yarn."""
     rope_factor: float = 1.0
@@ -87,9 +87,7 @@ class ModelConfig:
     def validate(self) -> None:
         """Raise ValueError, naming the field, where no model of this config can be built."""
         for name in ("vocab_size", "width", "layers", "context", "ffn_width"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
+            check_whole(name, getattr(self, name), 1)
         self._validate_positions()
         for name in ("norm_eps", "rope_base"):
             if not getattr(self, name) > 0:

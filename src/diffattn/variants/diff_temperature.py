@@ -1,7 +1,6 @@
 """The difference of one map at two temperatures."""
 
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from diffattn.variants.diff_v1 import Norm
 from diffattn.variants.parts import (
     HeadsConfig,
     ProjectedMixer,
+    check_choice,
     check_eps,
     is_number,
     layer_cost,
@@ -44,8 +44,7 @@ class DiffTemperature(HeadsConfig):
         super().validate(site)
         if not is_number(self.start):
             raise ValueError(f"start: got {self.start!r}, needs a finite number")
-        if self.norm not in get_args(Norm):
-            raise ValueError(f"norm: got {self.norm!r}, needs one of {', '.join(get_args(Norm))}")
+        check_choice("norm", self.norm, Norm)
         check_eps(self.norm_eps)
 
     def cost(self, site: Site) -> Cost:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
 from diffattn.variants.parts import (
     HeadsConfig,
     ProjectedMixer,
+    check_choice,
     check_eps,
     fill,
     is_number,
@@ -60,10 +61,8 @@ class DiffV1(HeadsConfig):
     def validate(self, site: Site) -> None:
         """Raise ValueError for heads that do not divide and for unknown options."""
         super().validate(site)
-        if self.lam not in get_args(Lam):
-            raise ValueError(f"lam: got {self.lam!r}, needs one of {', '.join(get_args(Lam))}")
-        if self.norm not in get_args(Norm):
-            raise ValueError(f"norm: got {self.norm!r}, needs one of {', '.join(get_args(Norm))}")
+        check_choice("lam", self.lam, Lam)
+        check_choice("norm", self.norm, Norm)
         check_eps(self.norm_eps)
         start = self.start_of_lambda(site)
         if not is_number(start):

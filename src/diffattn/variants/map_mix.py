@@ -1,7 +1,7 @@
 """A learned linear combination of all heads' maps: what every difference of maps is a case of."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from diffattn.ops.rows import View, across_heads
 from diffattn.variants.base import Draw, Site, register
 from diffattn.variants.entries import OneMapConfig, OneMapMixer
-from diffattn.variants.parts import fill, wide
+from diffattn.variants.parts import check_choice, fill, wide
 
 Start = Literal["identity", "uniform", "random"]
 
@@ -27,8 +27,7 @@ class MapMix(OneMapConfig):
     def validate(self, site: Site) -> None:
         """Raise ValueError for heads that do not divide and an unknown start."""
         super().validate(site)
-        if self.start not in get_args(Start):
-            raise ValueError(f"start: got {self.start!r}, needs one of {', '.join(get_args(Start))}")
+        check_choice("start", self.start, Start)
 
     def vectors(self, site: Site) -> int:
         """Count the parameters beside the projections: M."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -155,6 +155,12 @@ def check_eps(eps: float) -> None:
     """Raise ValueError for a norm_eps that would divide by 0."""
     if not is_number(eps) or not eps > 0:
         raise ValueError(f"norm_eps: got {eps!r}, needs a finite number above 0")
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Raise ValueError, naming the argument, unless the value is one of a Literal's."""
+    if value not in get_args(choices):
+        raise ValueError(f"{name}: got {value!r}, needs one of {', '.join(get_args(choices))}")
 
 
 def is_number(value: object) -> bool:
