@@ -13,6 +13,8 @@ Budget = Literal["full", "quarter", "ruler", "base"]
 BUDGETS: dict[Budget, float] = {"full": 1.0, "quarter": 0.25, "ruler": 1.25}
 BASE = "base"
 """Label of a run that starts from a base: the folder of that one."""
+REDRAW = "redraw_attention"
+"""Label of a run whose attention starts from other random numbers than its seed's."""
 BASE_SEED = 200
 """Added to a seed for the base that its runs start from: they go on with tokens in another order."""
 
@@ -128,7 +130,7 @@ def _run(
     if task.base_steps:
         labels[BASE] = _base_folder(plan, task, seed)
     if arm.redraw_attention:
-        labels["redraw_attention"] = str(arm.redraw_attention)
+        labels[REDRAW] = str(arm.redraw_attention)
     middle = "" if budget == "full" else f"-{budget}"
     return Run(
         folder=f"{_prefix(plan, task)}{arm.name}{middle}-lr{rate:g}-s{seed}",

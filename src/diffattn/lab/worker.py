@@ -16,9 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-REDRAW = "redraw_attention"
-"""Label of a run whose attention starts from other random numbers than its seed's."""
-
 INSIDE_TOKENS = 16384
 """Held-out tokens that the instruments read."""
 
@@ -65,7 +62,7 @@ def work(job: dict[str, Any]) -> str:
     job: {"folder", "config": RunConfig.to_dict(), "judged": bool, "maps": bool, "plugins": list[str]}. Returns the
     outcome's status.
     """
-    from diffattn.lab.runs import BASE
+    from diffattn.lab.runs import BASE, REDRAW
     from diffattn.train.config import RunConfig
     from diffattn.train.trainer import train
     from diffattn.variants import load_plugin
@@ -125,6 +122,7 @@ def _with_redrawn_attention(run: Any, folder: Path) -> Any:
 
     from diffattn.data import open_data
     from diffattn.hub.convert import save
+    from diffattn.lab.runs import REDRAW
     from diffattn.model.decoder import build
     from diffattn.train.start import tokenizer_file
 
