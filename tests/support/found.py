@@ -1,4 +1,4 @@
-"""What the instruments leave in evals/inside.json, made up: numbers of plausible size that differ between heads."""
+"""What is left in evals/inside.json and maps.json, made up: numbers of plausible size that differ between heads."""
 
 import math
 import random
@@ -122,3 +122,31 @@ def _curve(heads: int, values: list[float]) -> Curve:
 def _spread(draw: random.Random, top: float) -> Spread:
     top *= draw.uniform(0.9, 1.1)
     return Spread(top, 0.97 * top, 0.95 * top, 0.8 * top, 0.6 * top, 0.7, 1.0, top, 2 + top, 10_000)
+
+
+def found_maps(arm: str, draw: random.Random, tokens: tuple[str, ...]) -> dict[str, Any]:
+    """Maps of three heads on a passage: two and their difference where the arm's name says so."""
+    heads = []
+    for layer, head in ((0, 0), (1, 1), (2, 2)):
+        first, second = (_attention(len(tokens), sharp, draw) for sharp in (3.0, 1.2))
+        if arm.startswith("diff"):
+            lam = (0.29, 0.55, 0.63)[layer]
+            branches = [("A1", 1.0, first), ("A2", -lam, second)]
+        else:
+            branches = [("A", 1.0, first)]
+        effective = [
+            [round(sum(c * a[t][s] for _, c, a in branches), 4) for s in range(len(tokens))] for t in range(len(tokens))
+        ]
+        named = [{"name": n, "coefficient": c, "map": a} for n, c, a in branches]
+        heads.append({"layer": layer, "head": head, "branches": named, "effective": effective})
+    return {"tokens": list(tokens), "heads": heads}
+
+
+def _attention(length: int, sharp: float, draw: random.Random) -> list[list[float]]:
+    likes = [draw.gauss(0, 1) for _ in range(length)]
+    rows = []
+    for t in range(length):
+        logits = [sharp * (likes[s] + 0.4 * draw.gauss(0, 1) + (0.8 if t - s == 1 else 0)) for s in range(t + 1)]
+        weights = [math.exp(x - max(logits)) for x in logits]
+        rows.append([round(w / sum(weights), 4) for w in weights] + [0.0] * (length - t - 1))
+    return rows

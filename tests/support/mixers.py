@@ -1,5 +1,6 @@
 """Small layers of any registered variant, with weights, tokens and rotary tables."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -77,3 +78,25 @@ def gradients(mixer: Mixer, x: Tensor, where: Where) -> dict[str, Tensor]:
     found = {"output": y.detach(), "x": x.grad}
     found.update((name, parameter.grad) for name, parameter in mixer.named_parameters())
     return {name: value for name, value in found.items() if value is not None}
+
+
+def decoded(
+    mixer: Mixer, x: Tensor, prefill: int, documents: Tensor | None = None, step_by: Callable[..., Tensor] | None = None
+) -> Tensor:
+    """Outputs of a prefill and single steps through a static cache; `step_by` is called for the single steps."""
+    batch, tokens, _ = x.shape
+    capacity = 12
+    state = mixer.new_state(batch, capacity)
+    if documents is not None:
+        documents = torch.cat((documents, documents.new_zeros(batch, capacity - tokens)), dim=1)
+    out, start = [], 0
+    for step in [prefill] + [1] * (tokens - prefill):
+        where = Where(
+            positions=tables_of(mixer, torch.arange(start, start + step), x.dtype),
+            key_lengths=torch.full((batch,), start + step),
+            documents=documents,
+        )
+        run = mixer if start == 0 or step_by is None else step_by
+        out.append(run(x[:, start : start + step], where, state))
+        start += step
+    return torch.cat(out, dim=1)

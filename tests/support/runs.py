@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.found import found_inside, found_outliers
+from support.found import found_inside, found_maps, found_outliers
 
 ARMS = {
     "softmax": {"name": "softmax", "heads": 6, "head_dim": 16},
@@ -194,7 +194,7 @@ def _write_run(folder: Path, task: dict[str, Any], run: dict[str, Any], arm: str
         for split in ("dev", "test") if not run["sweep"] else ("dev",):
             (folder / "evals" / f"{split}.json").write_text(json.dumps(_heldout(task, last, draw, 3.0 * diverged)))
         if run["budget"] == "full" and not run["sweep"]:
-            (folder / "evals" / "maps.json").write_text(json.dumps(_maps(arm, draw, story.tokens)))
+            (folder / "evals" / "maps.json").write_text(json.dumps(found_maps(arm, draw, story.tokens)))
             looked = (model["layers"], ARMS[arm]["heads"], arm.startswith("diff"), 900 * story.answers)
             inside = found_inside(draw, *looked, story.mixing.get(arm))
             (folder / "evals" / "inside.json").write_text(json.dumps(inside))
@@ -294,30 +294,3 @@ def _heldout(task: dict[str, Any], last: dict[str, Any], draw: random.Random, ex
         "other_tokens": {"loss": loss * 1.93 + draw.gauss(0, 0.02), "count": 10784 if text else 32768},
         "documents": [[loss * 900, 900], [loss * 400, 400]],
     }
-
-
-def _maps(arm: str, draw: random.Random, tokens: tuple[str, ...]) -> dict[str, Any]:
-    heads = []
-    for layer, head in ((0, 0), (1, 1), (2, 2)):
-        first, second = (_attention(len(tokens), sharp, draw) for sharp in (3.0, 1.2))
-        if arm.startswith("diff"):
-            lam = (0.29, 0.55, 0.63)[layer]
-            branches = [("A1", 1.0, first), ("A2", -lam, second)]
-        else:
-            branches = [("A", 1.0, first)]
-        effective = [
-            [round(sum(c * a[t][s] for _, c, a in branches), 4) for s in range(len(tokens))] for t in range(len(tokens))
-        ]
-        named = [{"name": n, "coefficient": c, "map": a} for n, c, a in branches]
-        heads.append({"layer": layer, "head": head, "branches": named, "effective": effective})
-    return {"tokens": list(tokens), "heads": heads}
-
-
-def _attention(length: int, sharp: float, draw: random.Random) -> list[list[float]]:
-    likes = [draw.gauss(0, 1) for _ in range(length)]
-    rows = []
-    for t in range(length):
-        logits = [sharp * (likes[s] + 0.4 * draw.gauss(0, 1) + (0.8 if t - s == 1 else 0)) for s in range(t + 1)]
-        weights = [math.exp(x - max(logits)) for x in logits]
-        rows.append([round(w / sum(weights), 4) for w in weights] + [0.0] * (length - t - 1))
-    return rows

@@ -3,16 +3,14 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 from torch.testing import assert_close
 
 import support.mixers as small
 from diffattn.variants import names
-from diffattn.variants.base import Draw, Mixer, MixerConfig, Where
+from diffattn.variants.base import Draw, MixerConfig, Where
 from support.flops import counted_flops
 from support.implementations import RUNNING, home
 
@@ -115,7 +113,7 @@ def test_autocast_trains_float32_weights(name: str, impl: str) -> None:
         exact = small.gradients(mixer, x, where)
         with torch.autocast("cpu", torch.bfloat16):
             found = small.gradients(mixer, x, where)
-            assert decoded(mixer, x[:, :8], prefill=5).dtype == torch.bfloat16
+            assert small.decoded(mixer, x[:, :8], prefill=5).dtype == torch.bfloat16
         for part, value in exact.items():
             errors[part] += (found[part].float() - value).square().sum().item()
             sizes[part] += value.square().sum().item()
@@ -125,35 +123,13 @@ def test_autocast_trains_float32_weights(name: str, impl: str) -> None:
         assert errors[part] < 0.1**2 * size, part
 
 
-def decoded(
-    mixer: Mixer, x: Tensor, prefill: int, documents: Tensor | None = None, step_by: Callable[..., Tensor] | None = None
-) -> Tensor:
-    """Outputs of a prefill and single steps through a static cache; `step_by` is called for the single steps."""
-    batch, tokens, _ = x.shape
-    capacity = 12
-    state = mixer.new_state(batch, capacity)
-    if documents is not None:
-        documents = torch.cat((documents, documents.new_zeros(batch, capacity - tokens)), dim=1)
-    out, start = [], 0
-    for step in [prefill] + [1] * (tokens - prefill):
-        where = Where(
-            positions=small.tables_of(mixer, torch.arange(start, start + step), x.dtype),
-            key_lengths=torch.full((batch,), start + step),
-            documents=documents,
-        )
-        run = mixer if start == 0 or step_by is None else step_by
-        out.append(run(x[:, start : start + step], where, state))
-        start += step
-    return torch.cat(out, dim=1)
-
-
 @every_way
 def test_prefill_and_decoding_equal_the_full_forward(name: str, impl: str) -> None:
     mixer = small.stirred_mixer_of(name, torch.float32, impl=impl)
     x = small.tokens_of(2, 8, torch.float32)
     with torch.no_grad():
         whole = mixer(x, small.where_of(mixer, 8, torch.float32))
-        assert_close(decoded(mixer, x, prefill=5), whole, rtol=0, atol=1e-5)
+        assert_close(small.decoded(mixer, x, prefill=5), whole, rtol=0, atol=1e-5)
 
 
 @every_way
@@ -166,7 +142,7 @@ def test_left_padding_changes_nothing(name: str, impl: str) -> None:
     with torch.no_grad():
         whole = mixer(x, small.where_of(mixer, 8, torch.float32))
         together = mixer(both, small.where_of(mixer, 8, torch.float32, documents=documents))
-        stepwise = decoded(mixer, both, prefill=5, documents=documents)
+        stepwise = small.decoded(mixer, both, prefill=5, documents=documents)
     for found in (together, stepwise):
         assert_close(found[0], whole[0], rtol=0, atol=1e-5)
         # Rotary is relative: three places further right the same tokens read the same.
@@ -320,7 +296,9 @@ def compiled_equals_eager(name: str, impl: str, backend: str) -> None:
     for part, value in small.gradients(compiled, x, where).items():
         assert_close(value, expected[part.removeprefix("_orig_mod.")], rtol=1e-4, atol=1e-5)
     with torch.no_grad():
-        assert_close(decoded(mixer, x, prefill=4, step_by=compiled), decoded(mixer, x, prefill=4), rtol=0, atol=1e-5)
+        assert_close(
+            small.decoded(mixer, x, prefill=4, step_by=compiled), small.decoded(mixer, x, prefill=4), rtol=0, atol=1e-5
+        )
 
 
 @every_way
