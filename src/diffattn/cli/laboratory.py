@@ -62,15 +62,8 @@ def compare(argv: list[str]) -> int:
         folder = out or Path("runs") / plan.name
         for change in changes(recipe, resolved):
             print(f"differs from the recipe: {change}", file=sys.stderr)
-        report = runner.compare(
-            resolved,
-            folder,
-            workers=workers,
-            dry_run=dry_run,
-            hours=hours,
-            confirm=confirm,
-            command=command("compare", argv),
-        )
+        asked = {"workers": workers, "dry_run": dry_run, "hours": hours, "confirm": confirm}
+        report = runner.compare(resolved, folder, **asked, command=command("compare", argv))
         if report is not None:
             print(report)
         return 0

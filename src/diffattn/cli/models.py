@@ -79,17 +79,18 @@ def evaluate(argv: list[str]) -> int:
         """Prints the held-out loss of a model as JSON; of several models, or other tasks, a table.
 
         Several models are a ladder of checkpoints: do outliers, or the share of the first token, grow with size?
-        --out keeps all that was measured: layer by layer and head by head.
+        --out keeps all that was measured, layer by layer and head by head. A model whose attention is your own needs
+        --plugin my_attention.py as well.
 
         Args:
             models: Model folders, for instance runs/quick/text-diff_v1-lr0.005-s0/model.
             tasks: loss (nats, bits per byte), maps (what attention does; needs scipy), outliers (massive values).
-            source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME. None: the data
-                that a run's model was trained on, else stdlib.
+            source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME; when left out, the
+                data that a run's model was trained on, else stdlib.
             split: "dev" or "test".
-            tokens: At most so many tokens.
+            tokens: About so many; all of the split when left out.
             batch_size: Windows at a time; changes no number.
-            out: A folder for eval.json.
+            out: Folder for eval.json.
         """
         from diffattn.evals.ladder import measure, side_by_side
 
@@ -112,7 +113,7 @@ def generate(argv: list[str]) -> int:
     """Continue a text with a model folder."""
 
     def run(
-        model: Annotated[Path, Positional],
+        model: Annotated[Path, Positional, arg(metavar="MODEL")],
         prompt: str,
         max_new_tokens: int = 100,
         temperature: float = 0.8,
@@ -121,7 +122,7 @@ def generate(argv: list[str]) -> int:
         min_p: float | None = None,
         seed: int = 0,
     ) -> int:
-        """Prints the prompt and its continuation.
+        """Prints the prompt and its continuation; a model whose attention is your own needs --plugin my_attention.py.
 
         Args:
             model: A model folder with a tokenizer, for instance a run's model/.

@@ -4,7 +4,7 @@ import json as encoder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from diffattn.cli.arguments import load_plugins, parse
 
@@ -21,7 +21,7 @@ def prune(argv: list[str]) -> int:
     """Remove a model's second maps one after another: by the loss that this costs, and by λ."""
 
     def run(
-        model: Annotated[Path, Positional],
+        model: Annotated[Path, Positional, arg(metavar="MODEL")],
         baseline: Path | None = None,
         source: str | None = None,
         split: Literal["dev", "test"] = "dev",
@@ -33,11 +33,11 @@ def prune(argv: list[str]) -> int:
         """Prints the loss without the first, the first two, ... all second maps, and what that says of λ.
 
         Each map is removed alone first; that gives the order, on every other window; the losses are those of the
-        windows between. Nothing is trained again.
+        windows between. Nothing is trained again. An attention of your own needs --plugin my_attention.py as well.
 
         Args:
             model: A model folder, for instance runs/quick/text-diff_v1-lr0.005-s0/model.
-            baseline: Another one, of softmax: heads are removed from it, as many parameters.
+            baseline: A softmax model to set beside it, from which heads with as many parameters are removed.
             source: The corpus, as for `diffattn eval`; the run's own data when left out.
             split: "dev" or "test".
             tokens: About so many, half of them for the order.
