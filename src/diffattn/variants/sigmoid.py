@@ -14,7 +14,7 @@ from diffattn.variants.entries import OneMapConfig, OneMapMixer
 @register("sigmoid")
 @dataclass(frozen=True, kw_only=True)
 class Sigmoid(OneMapConfig):
-    """sigmoid(S + b) V: no normalisation; b per head starts at -log(context)."""
+    """sigmoid(S + b) V: no normalisation; b per head starts at -log(context) (arXiv 2409.04431)."""
 
     def vectors(self, site: Site) -> int:
         """Count the parameters beside the projections: b."""
