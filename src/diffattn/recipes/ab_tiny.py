@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from diffattn.lab.plan import Arm, Plan, Task
 from diffattn.recipes import quick
-from diffattn.recipes.arms import standard_arms, v2_three_ways
+from diffattn.recipes.arms import standard_arms, v2_baseline, v2_three_ways
 from diffattn.variants.diff_v2 import DiffV2
-from diffattn.variants.softmax import Softmax
 
 HEADS = 6
 
@@ -40,7 +39,7 @@ def _text() -> Task:
 def _queries() -> Task:
     """The framing of V2's authors: the baseline has the same query heads over the same keys and values."""
     arms = (
-        Arm(name="softmax", mixer=Softmax(heads=2 * HEADS, kv_heads=HEADS, head_dim=16), note="V2's query heads"),
+        Arm(name="softmax", mixer=v2_baseline(HEADS, head_dim=16), note="V2's query heads"),
         Arm(name="diff_v2", mixer=DiffV2(heads=HEADS)),
     )
     return replace(_text(), name="queries", arms=arms)

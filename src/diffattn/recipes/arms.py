@@ -23,9 +23,15 @@ def standard_arms(heads: int) -> tuple[Arm, ...]:
 def v2_three_ways(heads: int) -> tuple[Arm, ...]:
     """V2 with the baseline's keys and values: paid for by the feed-forward, and as it comes.
 
-    The third way, against softmax with as many query heads, is a task of its own, since its baseline is another.
+    The third way, against softmax with as many query heads, is a task of its own, since its baseline is another
+    (`v2_baseline`).
     """
     return (
         Arm(name="diff_v2", mixer=DiffV2(heads=heads), note="more queries, paid for by the feed-forward"),
         Arm(name="diff_v2_native", mixer=DiffV2(heads=heads), match="native", note="more queries, not paid for"),
     )
+
+
+def v2_baseline(heads: int, head_dim: int) -> Softmax:
+    """Softmax with the query heads of V2 over the same keys and values: what V2's authors compare it with."""
+    return Softmax(heads=2 * heads, kv_heads=heads, head_dim=head_dim)

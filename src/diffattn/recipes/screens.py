@@ -6,9 +6,8 @@ from diffattn.data import TextData
 from diffattn.lab.plan import Arm, Task
 from diffattn.model.config import ModelConfig
 from diffattn.recipes import quick
+from diffattn.recipes.arms import standard_arms
 from diffattn.train.config import TrainConfig
-from diffattn.variants.diff_v1 import DiffV1
-from diffattn.variants.softmax import Softmax
 
 TEXT_HEADS = 6
 """Heads of the baseline on text, 16 wide; a layer of two maps has half as many."""
@@ -36,8 +35,4 @@ def recall(arms: tuple[Arm, ...]) -> Task:
 
 def three_arms(heads: int) -> tuple[Arm, ...]:
     """Softmax, the same with V1's per-head norm, and V1: what tells a subtraction from its norm."""
-    return (
-        Arm(name="softmax", mixer=Softmax(heads=heads)),
-        Arm(name="softmax_norm", mixer=Softmax(heads=heads, norm=True), note="per-head RMSNorm, as in V1"),
-        Arm(name="diff_v1", mixer=DiffV1(heads=heads // 2)),
-    )
+    return standard_arms(heads)[:3]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from diffattn.lab.plan import Arm, Plan, Task
 from diffattn.recipes import screens
+from diffattn.recipes.arms import v2_baseline
 from diffattn.variants.diff_factored import DiffFactored
 from diffattn.variants.diff_fixed import DiffFixed
 from diffattn.variants.diff_heaviside import DiffHeaviside
@@ -17,7 +18,6 @@ from diffattn.variants.gated_logsigmoid import GatedLogsigmoid
 from diffattn.variants.grouped_diff import GroupedDiff
 from diffattn.variants.output_gate import OutputGate
 from diffattn.variants.shared_diff import SharedDiff
-from diffattn.variants.softmax import Softmax
 
 
 def subtractions() -> Plan:
@@ -69,7 +69,7 @@ def _arms(heads: int) -> tuple[Arm, ...]:
 
 def _queries(task: Task, heads: int) -> Task:
     """The framing of V2's authors: the baseline has the same query heads over the same keys and values."""
-    softmax = Softmax(heads=2 * heads, kv_heads=heads, head_dim=16)
+    softmax = v2_baseline(heads, head_dim=16)
     arms = (
         Arm(name="softmax", mixer=softmax, note="V2's query heads"),
         Arm(name="softmax_norm", mixer=replace(softmax, norm=True), note="the same with per-head RMSNorm"),
