@@ -68,7 +68,9 @@ def evaluate(argv: list[str]) -> int:
     """Held-out loss, attention maps and outliers of model folders, side by side."""
 
     def run(
-        models: Annotated[tuple[Path, ...], Positional, arg(metavar="MODEL [MODEL ...]")],
+        models: Annotated[
+            tuple[Path, ...], Positional, arg(metavar="MODEL [MODEL ...]", help_behavior_hint="(required)")
+        ],
         tasks: tuple[Literal["loss", "maps", "outliers"], ...] = ("loss",),
         source: str | None = None,
         split: Literal["dev", "test"] = "dev",
