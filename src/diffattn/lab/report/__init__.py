@@ -23,7 +23,7 @@ def write_report(folder: Path) -> Path:
     """
     folder = Path(folder)
     report = summarise(read_folder(folder))
-    _replace(folder / "report.json", json.dumps(report, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    _replace(folder / "report.json", json.dumps(report, allow_nan=False, ensure_ascii=False) + "\n")
     _replace(folder / "report.md", render_text(report))
     return _replace(folder / "report.html", render_page(report))
 

@@ -61,7 +61,7 @@ the two maps add up. dex has one map and subtracts λ times what W_D makes of it
 MAPS = """
 Rows are queries, columns keys, of one held-out passage. One scale of colour serves all maps: blue above zero, orange
 below. The last map of a row is what multiplies the values: where it is orange, a token is subtracted. Where λ differs
-between tokens its mean is written.
+between tokens its mean is written. With more than 6 arms only the last layer is drawn; report.json holds the others.
 """
 INSIDE = """
 Means over heads, layers and seeds; the lowest loss stands first. Keys used: e to the entropy of a row of the map, 1

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Json = dict[str, Any]
+MAPPED_IN_FULL = 6
+"""Arms up to which a task shows the maps of all its layers: of a page of 12 MB with 17 arms they were half."""
 INSIDE = (
     lambdas,
     attention.allocation,
@@ -60,6 +62,7 @@ def render_page(report: Json) -> str:
 
 def _task(name: str, task: Json) -> Json:
     """What the template needs to show a task: finished strings and pictures."""
+    few_maps = len(task["maps"]) <= MAPPED_IN_FULL
     shown = [figures.curves(task), figures.finals(task)]
     if never_reaching(task):
         shown.append(figures.events(task))
@@ -91,7 +94,7 @@ def _task(name: str, task: Json) -> Json:
         "inside_tables": inside_tables(task),
         "inside_setting": setting_words(task, looked_into(task)),
         "maps_figure": _maps_figure(task),
-        "maps": [_arm_maps(arm, maps, styles(task)[arm]) for arm, maps in task["maps"].items()],
+        "maps": [_arm_maps(arm, maps, styles(task)[arm], few_maps) for arm, maps in task["maps"].items()],
         "setting": setting_words(task),
     }
 
@@ -119,9 +122,13 @@ def _maps_figure(task: Json) -> Figure:
     return figure(task, "maps", "Attention maps", [], captions.MAPS, missing)
 
 
-def _arm_maps(arm: str, maps: Json, number: int) -> Json:
-    """The heads of one arm in rows, the last layer first: the page shows it and hides the others behind a click."""
-    rows = [head_panels(head, maps["tokens"]) for head in maps["heads"]]
+def _arm_maps(arm: str, maps: Json, number: int, few: bool) -> Json:
+    """The heads of one arm in rows, the last layer first: the page shows it and hides the others behind a click.
+
+    few: there is room for all layers; otherwise the others' maps stay in report.json.
+    """
+    last = maps["heads"][-1]["layer"]
+    rows = [head_panels(head, maps["tokens"]) for head in maps["heads"] if few or head["layer"] == last]
     if all(len(row) == 1 for row in rows):
         # Heads of a single map share rows.
         single = [row[0] for row in rows]
