@@ -31,7 +31,7 @@ PAIR = (
     ("Apart", "nats, Jensen–Shannon", 1, inner("pair", "jensen_shannon")),
     ("Apart at surprises", "correlation with the loss", 1, inner("pair", "js_loss_correlation")),
     ("R², best λ", "second tells first", 1, inner("pair", "r2")),
-    ("R², learned λ", "second tells first", 1, inner("pair", "r2_learned")),
+    ("R², the λ of the model", "second tells first", 1, inner("pair", "r2_learned")),
 )
 
 

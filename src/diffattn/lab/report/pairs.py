@@ -23,7 +23,7 @@ def prediction(task: Json) -> Figure | None:
     drawn = [
         ("R²: noise of the first map that the second tells", "share of its variance", "r2", 1.0),
         ("λ that would cancel most of it", "least squares", "lam_least_squares", 1.0),
-        ("λ that was learned", "mean over tokens and heads", "lam", 1.0),
+        ("λ of the model", "mean over tokens and heads", "lam", 1.0),
     ]
     names = arms(task)
     panels = [layer_panel(task, title, unit, names, inner("pair", key), full) for title, unit, key, full in drawn]
