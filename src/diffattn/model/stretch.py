@@ -28,7 +28,7 @@ def stretched_config(config: ModelConfig, context: int, scaling: Scaling = "none
     """
     if scaling == "none":
         stretched = replace(config, context=context)
-        if config.rope_scaling == "yarn":
+        if config.rope_scaling in ("yarn", "llama3"):
             stretched = replace(stretched, rope_original_context=_original(config))
     else:
         if config.positions != "rope":
@@ -51,7 +51,7 @@ def stretched_config(config: ModelConfig, context: int, scaling: Scaling = "none
             context=context,
             rope_scaling=scaling,
             rope_factor=config.rope_factor * context / config.context,
-            rope_original_context=_original(config) if scaling == "yarn" else None,
+            rope_original_context=None if scaling == "linear" else _original(config),
         )
     stretched.validate()
     return stretched
