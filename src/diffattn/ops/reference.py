@@ -56,13 +56,22 @@ def diff_maps(q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, mask: Mask, scale:
 
 def softmax_map(q: Tensor, k: Tensor, mask: Mask, scale: float, sink: Tensor | None = None) -> Tensor:
     """softmax(scale q k^T + mask) over the keys, [B, H, T, S]; `sink` [H] is one more logit in the denominator."""
+    return masked_softmax(products(q, k, scale), mask, sink)
+
+
+def products(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """The logits scale q k^T, [B, H, T, S], before any mask."""
     dtype = compute_dtype(q.dtype)
-    logits = grouped_product(q.to(dtype) * scale, k.to(dtype).mT)
+    return grouped_product(q.to(dtype) * scale, k.to(dtype).mT)
+
+
+def masked_softmax(logits: Tensor, mask: Mask, sink: Tensor | None = None) -> Tensor:
+    """softmax(logits + mask) over the keys, [B, H, T, S], with the `sink` of `softmax_map`."""
     if mask.values is not None:
-        logits = logits + additive(mask.values, dtype)
+        logits = logits + additive(mask.values, logits.dtype)
     if sink is None:
         return logits.softmax(-1)
-    column = sink.to(dtype)[:, None, None].expand(*logits.shape[:-1], 1)
+    column = sink.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1)
     return torch.cat((logits, column), -1).softmax(-1)[..., :-1]
 
 

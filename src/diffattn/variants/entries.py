@@ -39,7 +39,15 @@ class OneMapConfig(HeadsConfig):
         return layer_cost(matrices, self.vectors(site), flops, cached)
 
 
-class OneMapMixer(ProjectedMixer):
+class EntryMixer(ProjectedMixer):
+    """A layer that computes its maps entry by entry, from logits that are all made here."""
+
+    def logits(self, q: Tensor, k: Tensor, view: View) -> Tensor:
+        """Give the logits [B, H, T, S] of one map before bias and mask, for a tile of queries that sees `view`."""
+        return grouped_product(q * self.head_dim**-0.5, k.mT)
+
+
+class OneMapMixer(EntryMixer):
     """out_h = f(q_h k_g^T / sqrt(D)) v_g, g = h // (H / G)."""
 
     def __init__(self, config: HeadsConfig, site: Site) -> None:
@@ -54,7 +62,7 @@ class OneMapMixer(ProjectedMixer):
         q, k, v = self.read(x, where, state)
 
         def attend(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
-            return grouped_product(self.weights(self._logits(rows[0], shared[0]), view), shared[1])
+            return grouped_product(self.weights(self.logits(rows[0], shared[0], view), view), shared[1])
 
         given = Restrictions(**where.restrictions())
         heads = by_rows(attend, [q], [wide(k), wide(v)], given, list(self.parameters(recurse=False)))
@@ -65,14 +73,11 @@ class OneMapMixer(ProjectedMixer):
         q, k, _ = self.read(x, where, None)
 
         def look(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
-            return self.weights(self._logits(rows[0], shared[0]), view)
+            return self.weights(self.logits(rows[0], shared[0], view), view)
 
         given = Restrictions(**where.restrictions())
         found = by_rows(look, [q], [wide(k)], given, list(self.parameters(recurse=False)))
         return [Branch("A", found.new_ones(()), found)]
-
-    def _logits(self, q: Tensor, k: Tensor) -> Tensor:
-        return grouped_product(q * self.head_dim**-0.5, k.mT)
 
 
 class BracketConfig(DiffV1):
@@ -85,7 +90,7 @@ class BracketConfig(DiffV1):
         return entry_flops(self, site, maps=2)
 
 
-class BracketMixer(DiffV1Mixer):
+class BracketMixer(EntryMixer, DiffV1Mixer):
     """head_h = (1 - lambda_init) RMSNorm(f(A1, A2, λ) v_g), with V1's pairs, λ and norm."""
 
     def bracket(self, first: Tensor, second: Tensor, lam: Tensor) -> Tensor:
@@ -114,8 +119,7 @@ class BracketMixer(DiffV1Mixer):
         return [first, second, Branch("bracket", first.map.new_ones(()), rest)]
 
     def _maps(self, rows: Sequence[Tensor], keys: Sequence[Tensor], view: View) -> tuple[Tensor, Tensor]:
-        scale = self.head_dim**-0.5
-        first, second = (view.softmax(grouped_product(q * scale, k.mT)) for q, k in zip(rows, keys, strict=True))
+        first, second = (view.softmax(self.logits(q, k, view)) for q, k in zip(rows, keys, strict=True))
         return first, second
 
 

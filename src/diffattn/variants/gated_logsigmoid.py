@@ -13,10 +13,9 @@ from diffattn.ops.masks import Restrictions
 from diffattn.ops.reference import grouped_product, normed
 from diffattn.ops.rows import View, by_rows
 from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
-from diffattn.variants.entries import entry_flops
+from diffattn.variants.entries import EntryMixer, entry_flops
 from diffattn.variants.parts import (
     HeadsConfig,
-    ProjectedMixer,
     check_eps,
     layer_cost,
     pairs,
@@ -58,7 +57,7 @@ class GatedLogsigmoid(HeadsConfig):
         return GatedLogsigmoidMixer(self, site)
 
 
-class GatedLogsigmoidMixer(ProjectedMixer):
+class GatedLogsigmoidMixer(EntryMixer):
     """out_h = RMSNorm(softmax(a_h S1 - logsigmoid(b_h S2)) v_g), with version 1's pairs of queries and keys.
 
     There is no λ, and so no gain 1 - lambda_init.
@@ -108,6 +107,7 @@ class GatedLogsigmoidMixer(ProjectedMixer):
 
     def _map(self, rows: Sequence[Tensor], k: Tensor, view: View) -> Tensor:
         first, second = (
-            grouped_product(q * self.head_dim**-0.5, key.mT) for q, key in zip(rows, pairs(k), strict=True)
+            self.logits(q * factor[:, None, None], key, view)
+            for q, factor, key in zip(rows, (self.a, self.b), pairs(k), strict=True)
         )
-        return view.softmax(self.a[:, None, None] * first - F.logsigmoid(self.b[:, None, None] * second))
+        return view.softmax(first - F.logsigmoid(second))
