@@ -143,7 +143,7 @@ def test_configs_from_before_the_scalings_load() -> None:
         ({"rope_scaling": "yarn", "rope_factor": 2.0, "positions": "alibi"}, "it needs rope"),
         ({"rope_factor": 2.0}, "rope_factor is 2.0 without rope_scaling"),
         ({"rope_scaling": "linear"}, "linear scaling needs one above 1"),
-        ({"rope_scaling": "linear", "rope_factor": 2.0, "rope_original_context": 12}, "for yarn alone"),
+        ({"rope_scaling": "linear", "rope_factor": 2.0, "rope_original_context": 12}, "for yarn and llama3"),
         ({"rope_scaling": "yarn", "rope_factor": 2.0, "rope_original_context": 0}, "at least 1"),
         ({"positions": "xpos", "context": 30_595}, "beyond 30594"),
         ({"rope_share": 0.2}, "of a head of 8 channels leaves no pair to turn"),

@@ -23,6 +23,7 @@ def reread(model: Decoder, **fields: Any) -> Decoder:
         ("none", {}),
         ("linear", {"rope_scaling": "linear", "rope_factor": 2.0}),
         ("yarn", {"rope_scaling": "yarn", "rope_factor": 2.0, "rope_original_context": 24}),
+        ("llama3", {"rope_scaling": "llama3", "rope_factor": 2.0, "rope_original_context": 24}),
     ],
 )
 def test_a_stretched_model_computes_what_one_built_at_that_context_does(scaling: Any, fields: dict[str, Any]) -> None:
@@ -52,7 +53,7 @@ def test_weights_are_shared_and_the_model_keeps_its_context() -> None:
     assert longer.generate(tokens, max_new_tokens=24).shape == (1, 48)
 
 
-@pytest.mark.parametrize("scaling", ["linear", "yarn"])
+@pytest.mark.parametrize("scaling", ["linear", "yarn", "llama3"])
 def test_stretching_twice_is_stretching_once(scaling: Any) -> None:
     twice = stretched_config(stretched_config(small_config(), 48, scaling), 96, scaling)
     assert twice == stretched_config(small_config(), 96, scaling)

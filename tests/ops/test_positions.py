@@ -8,7 +8,15 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from diffattn.ops import attention
-from diffattn.ops.positions import alibi_slopes, apply_rotary, rotary_tables, xpos_reach, xpos_tables, yarn_tables
+from diffattn.ops.positions import (
+    alibi_slopes,
+    apply_rotary,
+    llama3_tables,
+    rotary_tables,
+    xpos_reach,
+    xpos_tables,
+    yarn_tables,
+)
 from support.implementations import RUNNING, home
 
 
@@ -164,6 +172,26 @@ def test_yarn_keeps_fast_pairs_and_stretches_slow_ones() -> None:
 def test_yarn_lengthens() -> None:
     with pytest.raises(ValueError, match=r"factor: got 0\.5, needs at least 1"):
         yarn_tables(torch.arange(3), 8, 0.5, 2048)
+
+
+def test_llama3_keeps_what_turns_four_times_and_stretches_what_turns_once() -> None:
+    """The ramp in wavelengths, as it is published: low_freq_factor 1, high_freq_factor 4."""
+    factor, length, rotary_dim = 8.0, 8192, 64
+    _, sin = llama3_tables(torch.tensor([1]), rotary_dim, factor, length, base=500000.0, dtype=torch.float64)
+    kinds = set()
+    for pair in range(rotary_dim // 2):
+        theta = 500000.0 ** (-2 * pair / rotary_dim)
+        wavelength = 2 * math.pi / theta
+        if wavelength < length / 4:
+            kind, expected = "kept", theta
+        elif wavelength > length:
+            kind, expected = "stretched", theta / factor
+        else:
+            smooth = (length / wavelength - 1) / (4 - 1)
+            kind, expected = "between", (1 - smooth) * theta / factor + smooth * theta
+        kinds.add(kind)
+        assert float(sin[0, pair]) == pytest.approx(math.sin(expected), rel=1e-9)
+    assert len(kinds) == 3
 
 
 def xpos_logit(q: list[float], k: list[float], n: int, m: int, rotary_dim: int) -> float:

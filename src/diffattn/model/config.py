@@ -12,7 +12,7 @@ from diffattn.ops.positions import xpos_reach
 from diffattn.variants.base import MixerConfig, Site, check_whole
 
 Positions = Literal["rope", "xpos", "alibi", "none"]
-Scaling = Literal["none", "linear", "yarn"]
+Scaling = Literal["none", "linear", "yarn", "llama3"]
 
 
 def _default_mixer() -> MixerConfig:
@@ -39,7 +39,7 @@ class ModelCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A pre-norm decoder: RMSNorm, SwiGLU, no biases, one attention variant or several."""
+    """A pre-norm decoder: RMSNorm, SwiGLU without biases, one attention variant or several."""
 
     vocab_size: int = 256
     """Number of token ids, V."""
@@ -68,11 +68,12 @@ class ModelConfig:
     rope_share: float = 1.0
     """Share of each head's channels that rotary turns, rounded down to an even number; no effect for alibi and none."""
     rope_scaling: Scaling = "none"
-    """How rotary reaches beyond the context it was trained at: linear (positions divided by the factor) or yarn."""
+    """How rotary reaches beyond the context it was trained at: linear (positions divided by the factor), yarn, or the
+    ramp of Llama 3.1."""
     rope_factor: float = 1.0
     """How many times longer than in training the context is; above 1 with a scaling, 1 without."""
     rope_original_context: int | None = None
-    """Context of training, for yarn; None: context / rope_factor."""
+    """Context of training, for yarn and llama3; None: context / rope_factor."""
     positions: Positions = "rope"
     """How attention learns of positions: rotary, rotary with xPos's decay, ALiBi's distance bias, or not at all."""
 
@@ -109,12 +110,12 @@ class ModelConfig:
         if self.rope_scaling != "none" and self.positions != "rope":
             raise ValueError(f"rope_scaling is {self.rope_scaling!r} with positions {self.positions!r}; it needs rope")
         if self.rope_scaling == "none" and self.rope_factor != 1:
-            raise ValueError(f"rope_factor is {self.rope_factor} without rope_scaling; choose linear or yarn")
+            raise ValueError(f"rope_factor is {self.rope_factor} without rope_scaling; choose a scaling")
         if self.rope_scaling != "none" and not self.rope_factor > 1:
             raise ValueError(f"rope_factor is {self.rope_factor}; {self.rope_scaling} scaling needs one above 1")
         if self.rope_original_context is not None:
-            if self.rope_scaling != "yarn":
-                raise ValueError("rope_original_context is for yarn alone; leave it out or set rope_scaling to yarn")
+            if self.rope_scaling not in ("yarn", "llama3"):
+                raise ValueError("rope_original_context is for yarn and llama3; leave it out or choose one of them")
             check_whole("rope_original_context", self.rope_original_context, 1)
         self.check_dtype(torch.float32)
 

@@ -1,4 +1,4 @@
-"""One pre-norm decoder for every attention variant: RMSNorm, SwiGLU, rotary, no biases."""
+"""One pre-norm decoder for every attention variant: RMSNorm, SwiGLU without biases, rotary."""
 
 import math
 
@@ -11,7 +11,7 @@ from diffattn.model.cache import Cache
 from diffattn.model.config import ModelConfig
 from diffattn.model.generate import generate
 from diffattn.ops.pointwise import rms_norm, swiglu
-from diffattn.ops.positions import Tables, alibi_slopes, rotary_tables, xpos_tables, yarn_tables
+from diffattn.ops.positions import Tables, alibi_slopes, llama3_tables, rotary_tables, xpos_tables, yarn_tables
 from diffattn.variants.base import Draw, Mixer, Where
 
 
@@ -189,9 +189,10 @@ class Decoder(nn.Module):
         if config.positions == "xpos":
             config.check_dtype(self.head.dtype)
             return xpos_tables(positions, rotary_dim, config.context / 2, config.rope_base, dtype, self.head.dtype)
-        if config.rope_scaling == "yarn":
+        if config.rope_scaling in ("yarn", "llama3"):
+            tables = yarn_tables if config.rope_scaling == "yarn" else llama3_tables
             original = config.rope_original_context or config.context / config.rope_factor
-            return yarn_tables(positions, rotary_dim, config.rope_factor, original, config.rope_base, dtype), None
+            return tables(positions, rotary_dim, config.rope_factor, original, config.rope_base, dtype), None
         return rotary_tables(positions, rotary_dim, config.rope_base, dtype, config.rope_factor), None
 
 

@@ -50,12 +50,27 @@ def yarn_tables(
     """
     if factor < 1:
         raise ValueError(f"factor: got {factor}, needs at least 1: YaRN lengthens the context")
-    frequencies = base ** -_shares(rotary_dim, positions.device)
-    turns = original_context * frequencies / (2 * math.pi)
-    kept = ((turns - 1) / (32 - 1)).clamp(0, 1)
-    cos, sin = _tables(positions, frequencies * (kept + (1 - kept) / factor), torch.float64)
+    frequencies = _stretched(base ** -_shares(rotary_dim, positions.device), factor, original_context, fast=32)
+    cos, sin = _tables(positions, frequencies, torch.float64)
     temperature = 0.1 * math.log(factor) + 1
     return (cos * temperature).to(dtype), (sin * temperature).to(dtype)
+
+
+def llama3_tables(
+    positions: Tensor,
+    rotary_dim: int,
+    factor: float,
+    original_context: float,
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
+) -> Tables:
+    """Rotary tables for a context beyond `original_context`, as the Llama 3.1 models have them.
+
+    As `yarn_tables`, but frequencies are kept from r = 4 turns on, and the tables are not multiplied by anything.
+    Shapes and dtypes as in `rotary_tables`.
+    """
+    frequencies = base ** -_shares(rotary_dim, positions.device)
+    return _tables(positions, _stretched(frequencies, factor, original_context, fast=4), dtype)
 
 
 def xpos_tables(
@@ -165,6 +180,13 @@ def _shares(rotary_dim: int, device: torch.device) -> Tensor:
     if rotary_dim < 2 or rotary_dim % 2:
         raise ValueError(f"rotary_dim: got {rotary_dim}, needs a positive even number of channels")
     return torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=device) / rotary_dim
+
+
+def _stretched(frequencies: Tensor, factor: float, original_context: float, fast: float) -> Tensor:
+    """Divide by `factor` what turns once or less within the original context, keep what turns `fast` times or more."""
+    turns = original_context * frequencies / (2 * math.pi)
+    kept = ((turns - 1) / (fast - 1)).clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / factor)
 
 
 def _tables(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> Tables:

@@ -106,7 +106,7 @@ class DiffV1Mixer(ProjectedMixer):
 
     def __init__(self, config: DiffV1, site: Site) -> None:
         queries, keys = config.map_heads()
-        super().__init__(config, site, queries, keys, biases=config.biases)
+        super().__init__(config, site, queries, keys, biases="qkvo" if config.biases else "")
         self.lam_kind = config.lam
         self.equal_maps = config.equal_maps
         self.lambda_init = config.start_of_lambda(site)

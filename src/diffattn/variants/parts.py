@@ -62,8 +62,8 @@ class HeadsConfig(MixerConfig):
 class ProjectedMixer(Mixer):
     """Queries, keys and values by linear maps of the tokens, an output map behind the heads, and a cache of K and V."""
 
-    def __init__(self, config: HeadsConfig, site: Site, queries: int, keys: int, biases: bool = False) -> None:
-        """Make the projections for `queries` query heads and `keys` key heads in all."""
+    def __init__(self, config: HeadsConfig, site: Site, queries: int, keys: int, biases: str = "") -> None:
+        """Make the projections for `queries` query heads and `keys` key heads in all; `biases` names those with one."""
         super().__init__()
         self.site = site
         self.heads, self.groups, self.queries, self.keys = config.heads, config.groups, queries, keys
@@ -71,10 +71,10 @@ class ProjectedMixer(Mixer):
         self.value_dim = self.head_dim * config.values_per_key
         self.impl = config.impl
         self.variant, self.refuses = config.name, config.refuses
-        self.q = nn.Linear(site.width, queries * self.head_dim, bias=biases)
-        self.k = nn.Linear(site.width, keys * self.head_dim, bias=biases)
-        self.v = nn.Linear(site.width, self.groups * self.value_dim, bias=biases)
-        self.o = nn.Linear(self.heads * self.value_dim, site.width, bias=biases)
+        self.q = nn.Linear(site.width, queries * self.head_dim, bias="q" in biases)
+        self.k = nn.Linear(site.width, keys * self.head_dim, bias="k" in biases)
+        self.v = nn.Linear(site.width, self.groups * self.value_dim, bias="v" in biases)
+        self.o = nn.Linear(self.heads * self.value_dim, site.width, bias="o" in biases)
 
     def read(self, x: Tensor, where: Where, state: dict[str, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
         """Give q [B, queries, T, D], k [B, keys, S, D], v [B, G, S, E], rotated; with a state, its whole buffers."""

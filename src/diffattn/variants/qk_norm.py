@@ -22,6 +22,8 @@ class QkNorm(Softmax):
         super().validate(site)
         if self.temperature:
             raise ValueError("temperature: qk_norm has a factor g for each head already; leave it out")
+        if self.query_key_norm:
+            raise ValueError("query_key_norm: qk_norm divides queries and keys by their lengths already; leave it out")
         if site.context < 2:
             raise ValueError(
                 f"context: got {site.context}, qk_norm starts g at log2(L^2 - L) and needs L of at least 2"

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from diffattn.ops import attention_maps
 from diffattn.ops.normed import normed_attention
+from diffattn.ops.pointwise import rms_norm
 from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
 from diffattn.variants.parts import (
     HeadsConfig,
@@ -26,9 +27,13 @@ class Softmax(HeadsConfig):
     norm: bool = False
     """RMSNorm over each head's output, one weight vector shared by all heads."""
     norm_eps: float = 1e-5
-    """Added to the mean square in that norm."""
+    """Added to the mean square in every norm of the layer."""
     temperature: bool = False
     """Learn a factor on the logits of each head, 1 at the start."""
+    qkv_biases: bool = False
+    """Add learned biases, 0 at the start, to queries, keys and values (Qwen2, arXiv 2407.10671)."""
+    query_key_norm: bool = False
+    """RMSNorm over each head's queries and keys, ahead of rotary, a weight vector each (Qwen3, arXiv 2505.09388)."""
 
     def validate(self, site: Site) -> None:
         """Raise ValueError for heads that do not divide and a norm that would divide by 0."""
@@ -53,7 +58,9 @@ class Softmax(HeadsConfig):
 
     def vectors(self, site: Site) -> int:
         """Count the parameters beside the matrices."""
-        return self.key_dim(site) * self.norm + self.heads * self.temperature
+        key_dim = self.key_dim(site)
+        biases = (self.heads + 2 * self.groups) * key_dim * self.qkv_biases
+        return biases + (self.norm + 2 * self.query_key_norm) * key_dim + self.heads * self.temperature
 
     def build(self, site: Site) -> "SoftmaxMixer":
         """Validate and make the layer."""
@@ -62,18 +69,30 @@ class Softmax(HeadsConfig):
 
 
 class SoftmaxMixer(ProjectedMixer):
-    """out_h = [RMSNorm](softmax([t_h] q_h k_g^T / sqrt(D)) v_g), g = h // (H / G)."""
+    """out_h = [RMSNorm](softmax([t_h] q_h k_g^T / sqrt(D)) v_g), g = h // (H / G); q and k may be normed too."""
 
     norm_weight: nn.Parameter | None
     temperature: nn.Parameter | None
+    q_norm: nn.Parameter | None
+    k_norm: nn.Parameter | None
     scale: float | None = None
     """What logits are multiplied by; None: 1 / sqrt(D)."""
 
     def __init__(self, config: Softmax, site: Site) -> None:
-        super().__init__(config, site, queries=config.heads, keys=config.groups)
+        super().__init__(config, site, config.heads, config.groups, biases="qkv" if config.qkv_biases else "")
+        self.eps = config.norm_eps
         self.norm_eps = config.norm_eps if config.norm else None
-        self.norm_weight = nn.Parameter(torch.empty(self.value_dim)) if config.norm else None
-        self.temperature = nn.Parameter(torch.empty(config.heads)) if config.temperature else None
+        self.norm_weight = _vector(self.value_dim, config.norm)
+        self.temperature = _vector(config.heads, config.temperature)
+        self.q_norm, self.k_norm = (_vector(self.head_dim, config.query_key_norm) for _ in "qk")
+
+    def before_positions(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Give queries and keys, normed where the config says so."""
+        if self.q_norm is None or self.k_norm is None:
+            return q, k
+        # Under autocast the projections are narrower than the weights.
+        of_queries, of_keys = self.q_norm.to(q.dtype), self.k_norm.to(k.dtype)
+        return rms_norm(q, of_queries, self.eps), rms_norm(k, of_keys, self.eps)
 
     def sink_logits(self, q: Tensor) -> Tensor | None:
         """Give a logit for each head that takes weight and adds nothing, [H]; None: there is none."""
@@ -107,11 +126,15 @@ class SoftmaxMixer(ProjectedMixer):
         return [(self._tempered(q) * (self.head_dim**-0.5 if self.scale is None else self.scale), k)]
 
     def init_weights(self, draw: Draw) -> None:
-        """Fill the projections as `ProjectedMixer.init_weights` does; the norm's weight and the temperatures with 1."""
+        """Fill the projections as `ProjectedMixer.init_weights` does; norms' weights and temperatures with 1."""
         super().init_weights(draw)
-        for ones in (self.norm_weight, self.temperature):
+        for ones in (self.norm_weight, self.temperature, self.q_norm, self.k_norm):
             if ones is not None:
                 nn.init.ones_(ones)
 
     def _tempered(self, q: Tensor) -> Tensor:
         return q if self.temperature is None else (q * self.temperature[:, None, None]).to(q.dtype)
+
+
+def _vector(width: int, wanted: bool) -> nn.Parameter | None:
+    return nn.Parameter(torch.empty(width)) if wanted else None
