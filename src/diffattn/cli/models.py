@@ -1,9 +1,9 @@
-"""The verbs of one model: train, eval, generate."""
+"""The verbs of one model: train, generate."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import AvoidSubcommands, Positional, arg
 
@@ -12,7 +12,7 @@ from diffattn.cli.arguments import load_plugins, nearest, parse, take
 if TYPE_CHECKING:
     from diffattn.train.config import RunConfig
 
-TASKS = ("recall", "induction", "needle")
+TASKS = ("recall", "induction", "needle", "needle_small", "many_shot_small", "hallucination_small", "unlearn")
 
 
 def train(argv: list[str]) -> int:
@@ -37,9 +37,10 @@ def train(argv: list[str]) -> int:
     def run(config: Annotated[RunConfig, arg(name="")] = preset, out: Path = Path("runs/train")) -> int:
         """Trains one model into a run folder; the same command goes on where a stopped run ended.
 
-        Before these options: --variant NAME (the attention; `diffattn info variants`), --task NAME (recall, induction,
-        needle instead of text), --from config.json (a run again, into its own --out), --plugin my_attention.py (a
-        variant of your own, also package.module). The vocabulary is the data's, unless --from names a whole config.
+        Before these options: --variant NAME (the attention; `diffattn info variants`), --task NAME (instead of text:
+        recall, induction, needle, needle_small, many_shot_small, hallucination_small, unlearn), --from config.json (a
+        run again, into its own --out), --plugin my_attention.py (a variant of your own, also package.module). The
+        vocabulary is the data's, unless --from names a whole config.
 
         Args:
             config: What to train, and how.
@@ -62,53 +63,6 @@ def _read_config(path: Path) -> "RunConfig":
         return RunConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not the config.json of a run: {error}") from error
-
-
-def evaluate(argv: list[str]) -> int:
-    """Held-out loss, attention maps and outliers of model folders, side by side."""
-
-    def run(
-        models: Annotated[
-            tuple[Path, ...], Positional, arg(metavar="MODEL [MODEL ...]", help_behavior_hint="(required)")
-        ],
-        tasks: tuple[Literal["loss", "maps", "outliers"], ...] = ("loss",),
-        source: str | None = None,
-        split: Literal["dev", "test"] = "dev",
-        tokens: int | None = None,
-        batch_size: int = 8,
-        out: Path | None = None,
-    ) -> int:
-        """Prints the held-out loss of a model as JSON; of several models, or other tasks, a table.
-
-        Several models are a ladder of checkpoints: do outliers, or the share of the first token, grow with size?
-        --out keeps all that was measured, layer by layer and head by head. A model whose attention is your own needs
-        --plugin my_attention.py as well.
-
-        Args:
-            models: Model folders, for instance runs/quick/text-diff_v1-lr0.005-s0/model.
-            tasks: loss (nats, bits per byte), maps (what attention does; needs scipy), outliers (massive values).
-            source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME; when left out, the
-                data that a run's model was trained on, else stdlib.
-            split: "dev" or "test".
-            tokens: About so many; all of the split when left out.
-            batch_size: Windows at a time; changes no number.
-            out: Folder for eval.json.
-        """
-        from diffattn.evals.ladder import measure, side_by_side
-
-        if not models:
-            raise ValueError("`diffattn eval` needs a model folder, for instance runs/mine/model")
-        found = [measure(model, tasks, source, split, tokens, batch_size) for model in models]
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / "eval.json").write_text(json.dumps({"models": found}, indent=1) + "\n", encoding="utf-8")
-        if len(models) == 1 and tasks == ("loss",):
-            print(json.dumps(found[0]["loss"], indent=1))
-        else:
-            print(side_by_side(found))
-        return 0
-
-    return parse(run, load_plugins(argv), "eval")
 
 
 def generate(argv: list[str]) -> int:

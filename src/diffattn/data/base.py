@@ -6,7 +6,7 @@ No torch is imported here, so that recipes and `--help` stay instant.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -40,6 +40,31 @@ class Batch(NamedTuple):
         return None if whole else self.documents
 
 
+class Grade(NamedTuple):
+    """What an answer is: which kind of question it answers, what was answered, and how likely a guess is right."""
+
+    kind: int
+    answer: int
+    guess: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grader:
+    """How the questions of a task are told apart, and its wrong answers, by whoever reads what stands before them."""
+
+    kinds: tuple[str, ...]
+    """Kinds of questions."""
+    answers: tuple[str, ...]
+    """Kinds of answers; the first is the right one."""
+    grade: Callable[[Sequence[int], int, int], Grade]
+    """From the tokens up to the question, the right answer and the given one. A guess knows the task and which values
+    stand before the question, but not which of them belongs to what."""
+    places: tuple[float, ...] = ()
+    """Where the kinds lie on an axis, if they are steps of a quantity."""
+    unit: str = ""
+    """That quantity."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextData:
     """Real text: files, a data set by name, or Python's own standard library."""
@@ -64,20 +89,28 @@ class TextData:
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticData:
-    """Tasks that only attention solves, drawn without end: recall, induction, needle among distractors."""
+    """Tasks that only attention solves, drawn without end."""
 
     kind: ClassVar[str] = "synthetic"
 
-    task: Literal["recall", "induction", "needle"] = "recall"
-    """Values by key (recall), a passage of random length repeated (induction), or facts hidden in noise (needle)."""
+    task: Literal[
+        "recall", "induction", "needle", "needle_small", "many_shot_small", "hallucination_small", "unlearn"
+    ] = "recall"
+    """Values by key (recall), a passage of random length repeated (induction), facts hidden in noise (needle; with
+    lookalikes: needle_small), labels by example (many_shot_small), questions without an answer (hallucination_small),
+    facts that are contradicted (unlearn)."""
     keys: int | None = None
-    """Symbols that can be keys; None: 32 for recall, 64 for needle (its noise) and induction (its alphabet)."""
+    """Symbols that can be keys; None: 64 for needle (its noise), induction (its alphabet) and many_shot_small (its
+    inputs), 32 for the others."""
     values: int | None = None
-    """Symbols that can be values; None: 32 for recall, 64 for needle. Induction has none."""
+    """Symbols that can be values; None: 64 for needle, 4 for many_shot_small (its labels), 32 for the others. Induction
+    has none."""
     pairs: int | None = None
-    """Most key-value pairs in one sequence; None: 16 for recall, 4 for needle. Induction has none."""
+    """Most key-value pairs in one sequence; None: 16 for recall and many_shot_small, 4 for needle, 6 for needle_small,
+    12 for hallucination_small, 8 for unlearn. Induction has none."""
     queries: int | None = None
-    """Questions at the end of a needle sequence; None: 4. Recall asks for each pair once."""
+    """Questions at the end of a sequence; None: 4 for needle, 2 for needle_small. The others ask for each pair once,
+    many_shot_small all along."""
     heldout_sequences: int = 1024
     """Sequences of dev, and as many of test."""
 
@@ -126,6 +159,11 @@ class Data(Protocol):
     @property
     def token_bytes(self) -> Tensor | None:
         """[V] int64 bytes of text behind each id (0 for end-of-text); None where bits per byte mean nothing."""
+        ...
+
+    @property
+    def grader(self) -> Grader | None:
+        """How answers are told apart; None where there is nothing to tell."""
         ...
 
     def batch(self, step: int) -> Batch:

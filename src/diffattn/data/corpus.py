@@ -23,6 +23,8 @@ class Corpus:
     window of training is left out). End-of-text is predicted; what follows it begins another document and is not.
     """
 
+    grader = None
+
     def __init__(self, config: TextData, folder: Path, *, context: int, batch_size: int, seed: int) -> None:
         manifest = read_manifest(folder)
         self.config = config
