@@ -59,7 +59,8 @@ def _on_fresh_seeds(task: Task, screen: str, chosen: Mapping[str, float]) -> Tas
         # The base is trained as in the screen, whatever rate was chosen for the baseline.
         base_learning_rate=task.base_rate if task.base_steps else None,
         learning_rates=(),
-        rates_from=screen if task.learning_rates else "",
+        rates_between=(),
+        rates_from=screen if task.learning_rates or task.rates_between else "",
         seeds=SEEDS,
         first_seed=task.first_seed + task.seeds,
     )

@@ -102,11 +102,19 @@ def learning_rate_policy(task: Task, chosen: Mapping[str, float]) -> str:
     """Say how the arms came to their learning rates, as the verdict's sentence ends."""
     if task.rates_from:
         return f"each arm's rate chosen on dev by {task.rates_from}, on other seeds"
+    if task.rates_between:
+        return f"rates between those chosen at {' and '.join(task.rates_between)}: {_rates(chosen)}"
     if not task.learning_rates:
         return f"one shared, untuned learning rate ({task.train.learning_rate:g})"
     seeds = range(SWEEP_SEED, SWEEP_SEED + task.sweep_seeds)
-    rates = ", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items()) or "not chosen yet"
-    return f"rates chosen on dev from the same factor-2 grid, on seeds {seeds[0]} to {seeds[-1]}: {rates}"
+    listed = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+    return (
+        f"rates chosen on dev from the same factor-2 grid, on seed{'s' * (len(seeds) > 1)} {listed}: {_rates(chosen)}"
+    )
+
+
+def _rates(chosen: Mapping[str, float]) -> str:
+    return ", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items()) or "not chosen yet"
 
 
 def base_words(task: Task) -> str:

@@ -63,6 +63,8 @@ class Task:
     """Smallest difference that matters, in the metric's unit; None: 0.43 x the ruler's effect."""
     rates_from: str = ""
     """Name of the plan whose sweep chose the learning rates, where another one did."""
+    rates_between: tuple[str, ...] = ()
+    """Two tasks with grids: each arm's rate lies between theirs, geometrically in parameters x tokens."""
     recorded_sd: float | None = None
     """Standard deviation of a paired difference seen before in this setting, for power beforehand."""
     recorded_sd_source: str = ""
@@ -152,8 +154,12 @@ class Task:
         """Give the fields, ready for JSON."""
         shared = RunConfig(model=self.model, data=self.data, train=self.train).to_dict()
         parts = {"data": shared["data"], "model": shared["model"], "train": shared["train"]}
+        own = plain_fields(self)
+        # Absent where nothing is between: the plans of comparisons that were begun before keep their hashes.
+        between = {"rates_between": list(names)} if (names := own.pop("rates_between")) else {}
         return {
-            **plain_fields(self),
+            **own,
+            **between,
             **parts,
             "learning_rates": list(self.learning_rates),
             "arms": [arm.to_dict() for arm in self.arms],
@@ -165,9 +171,11 @@ class Task:
         """Undo `to_dict`."""
         shared = RunConfig.from_dict({part: given[part] for part in ("data", "model", "train")})
         parts = {"data": shared.data, "model": shared.model, "train": shared.train}
-        rates, arms = tuple(given["learning_rates"]), tuple(Arm.from_dict(arm) for arm in given["arms"])
+        arms = tuple(Arm.from_dict(arm) for arm in given["arms"])
         contrasts = tuple(Contrast.from_dict(contrast) for contrast in given["contrasts"])
-        return cls(**{**given, **parts, "learning_rates": rates, "arms": arms, "contrasts": contrasts})
+        rates = {"learning_rates": tuple(given["learning_rates"])}
+        rates |= {"rates_between": tuple(given.get("rates_between", ()))}
+        return cls(**{**given, **parts, **rates, "arms": arms, "contrasts": contrasts})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +200,19 @@ class Plan:
         names = [task.name for task in self.tasks]
         if len(set(names)) < len(names) or not names:
             raise ValueError(f"plan {self.name!r} needs tasks with different names, got {names}")
+        swept = {task.name: {arm.name for arm in task.arms} for task in self.tasks if task.learning_rates}
         for task in self.tasks:
             task.validate()
+            ends = [swept.get(name, set()) for name in task.rates_between]
+            if ends and (
+                task.learning_rates
+                or len(set(task.rates_between)) != 2
+                or not all({arm.name for arm in task.arms} <= arms for arms in ends)
+            ):
+                raise ValueError(
+                    f"task {task.name!r}: rates_between is {task.rates_between}; it needs two other tasks of the plan "
+                    "that have grids and all of its arms, and no grid of its own"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fields, ready for JSON."""

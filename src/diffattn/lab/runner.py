@@ -15,7 +15,7 @@ from diffattn.lab.plan import Plan, resolve, select
 from diffattn.lab.pool import Pool
 from diffattn.lab.progress import Progress, read_done
 from diffattn.lab.runs import Run, base_runs, judged_runs
-from diffattn.lab.sweep import sweep
+from diffattn.lab.sweep import between, sweep
 
 __all__ = ["compare", "layout", "select"]
 
@@ -146,13 +146,17 @@ class Comparison:
         """Run the sweeps that are planned; gives the rates by task and arm, before the arms' own factors."""
         self._write_plan(judged_runs(self.ready))
         rates: dict[str, dict[str, float]] = {}
-        for task in self.ready.tasks:
+        # First those with grids: others may take rates between theirs.
+        for task in sorted(self.ready.tasks, key=lambda task: not task.learning_rates):
             if task.learning_rates:
                 best, runs = sweep(
                     self.ready, task, self.out, lambda runs: self._train_all(pool, runs, "sweep"), self._say
                 )
                 rates[task.name] = best
                 self.swept += runs
+            elif task.rates_between:
+                named = {task.name: task for task in self.ready.tasks}
+                rates[task.name] = between(task, [(named[name], rates[name]) for name in task.rates_between])
             else:
                 rates[task.name] = {arm.name: task.train.learning_rate for arm in task.arms}
             self.chosen[task.name] = {

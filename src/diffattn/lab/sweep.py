@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from diffattn.lab.plan import Plan, Task
+from diffattn.lab.plan import Plan, Task, resolve
 from diffattn.lab.progress import read_done
 from diffattn.lab.runs import Run, sweep_runs
 
@@ -38,6 +38,22 @@ def sweep(
             return best, runs
         grid = [grid[0] / 2] * low + grid + [grid[-1] * 2] * high
         extensions += 1
+
+
+def between(task: Task, ends: Sequence[tuple[Task, Mapping[str, float]]]) -> dict[str, float]:
+    """Give each arm the rate between those of two tasks: log rate is linear in log (parameters x tokens).
+
+    ends: two tasks and the rates chosen there. Parameters are the baseline's, without embeddings. Three figures.
+    """
+    (first, low), (second, high) = ends
+    start, end, here = (math.log(_work(one)) for one in (first, second, task))
+    share = (here - start) / (end - start)
+    return {arm.name: float(f"{low[arm.name] ** (1 - share) * high[arm.name] ** share:.3g}") for arm in task.arms}
+
+
+def _work(task: Task) -> float:
+    parameters = resolve(task)[task.baseline].model.cost().other_parameters
+    return parameters * task.train.steps * task.train.sequences * task.model.context
 
 
 def dev_losses(runs: Sequence[Run], folder: Path) -> dict[tuple[str, float, int], float]:
