@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from diffattn.hub.foreign import KINDS, foreign_config, foreign_weights, weight_files
 from diffattn.model.config import ModelConfig
 from diffattn.model.decoder import Decoder
 
@@ -52,36 +53,44 @@ def save(model: Decoder, path: str | Path, format: str = FORMAT, tokenizer: str 
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Decoder:
-    """Read a model folder that `save` wrote; the weights keep their stored dtype.
+    """Read a model folder that `save` wrote, or a Llama, Qwen2 or Qwen3 folder as Hugging Face writes them.
 
-    ValueError, naming what was found: a folder of another kind or format, an unknown variant, weights that are damaged
-    or do not fit the config.
+    The weights keep their stored dtype. ValueError, naming what was found: a folder of another kind or format, an
+    unknown variant, something that no model of ours computes, weights that are damaged or do not fit the config.
     """
     folder = Path(path)
-    config = _read_config(folder)
-    if not (folder / WEIGHTS).is_file():
-        raise ValueError(f"{folder} has a {CONFIG} but no {WEIGHTS}; it is not a complete model folder")
-    try:
-        weights = load_file(folder / WEIGHTS, device=str(device))
-    except SafetensorError as error:
-        raise ValueError(f"{folder / WEIGHTS} is damaged: {error}") from error
+    stored = _read_json(folder)
+    if foreign := _is_foreign(stored):
+        config = _foreign_config(folder, stored)
+    else:
+        config = _own_config(folder, stored)
+    files = weight_files(folder)
     with torch.device("meta"):
         model = Decoder(config)
+    weights = foreign_weights(files, model, device) if foreign else _own_weights(files[0], model, device)
+    model.load_state_dict(weights, assign=True)
+    return model
+
+
+def _own_weights(file: Path, model: Decoder, device: str | torch.device) -> dict[str, torch.Tensor]:
+    try:
+        weights = load_file(file, device=str(device))
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     if wanted != found:
         name = sorted(set(wanted.items()) ^ set(found.items()))[0][0]
         raise ValueError(
-            f"{folder / WEIGHTS} does not fit its {CONFIG}: {name} should be {_shape(wanted.get(name))}, "
+            f"{file} does not fit its {CONFIG}: {name} should be {_shape(wanted.get(name))}, "
             f"the file has {_shape(found.get(name))}"
         )
     # Copies start at aligned addresses, which tensors within the file do not; matrix products then round as they did
     # in the model that was saved.
-    model.load_state_dict({name: tensor.clone() for name, tensor in weights.items()}, assign=True)
-    return model
+    return {name: tensor.clone() for name, tensor in weights.items()}
 
 
-def _read_config(folder: Path) -> ModelConfig:
+def _read_json(folder: Path) -> dict[str, Any]:
     if not (folder / CONFIG).is_file():
         inside = folder / "model"
         hint = f"; did you mean {inside}?" if (inside / CONFIG).is_file() else ""
@@ -91,7 +100,21 @@ def _read_config(folder: Path) -> ModelConfig:
         stored: Any = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG} is not JSON: {error}") from error
-    stored = stored if isinstance(stored, dict) else {}
+    return stored if isinstance(stored, dict) else {}
+
+
+def _is_foreign(stored: dict[str, Any]) -> bool:
+    return "format" not in stored and stored.get("model_type") in KINDS
+
+
+def _foreign_config(folder: Path, stored: dict[str, Any]) -> ModelConfig:
+    try:
+        return foreign_config(stored)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder} is a Hugging Face {stored['model_type']!r} model, but {error}") from error
+
+
+def _own_config(folder: Path, stored: dict[str, Any]) -> ModelConfig:
     if stored.get("format") != FORMAT:
         raise ValueError(f"{folder} is no {FORMAT} model: {_kind(folder, stored)}")
     if stored.get("version") != VERSION:
@@ -108,7 +131,8 @@ def _read_config(folder: Path) -> ModelConfig:
 def _kind(folder: Path, stored: dict[str, Any]) -> str:
     """Say what a folder holds instead of our format."""
     if "model_type" in stored:
-        return f"its {CONFIG} is that of a Hugging Face {stored['model_type']!r} model, which cannot be read yet"
+        kind, known = stored["model_type"], ", ".join(KINDS)
+        return f"its {CONFIG} is that of a Hugging Face {kind!r} model, which cannot be read (only {known} can)"
     if (folder / "model" / CONFIG).is_file():
         return f"it looks like a run's folder; its model is {folder / 'model'}"
     return f"its {CONFIG} says format {stored.get('format')!r}"
@@ -119,7 +143,8 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def _is_model(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
+    """Whether `save` may replace the folder: not somebody else's model, of which it would keep the weights at most."""
+    return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file() and not _is_foreign(_read_json(folder))
 
 
 def _write_weights(tensors: dict[str, torch.Tensor], file: Path) -> None:
