@@ -43,7 +43,9 @@ VERBS = {
     "report": Verb("laboratory", "report", "Write report.html, report.json and report.md again from a plan's folder."),
     "verdict": Verb("laboratory", "verdict", "Judge losses from any trainer: a CSV of arm, seed, budget, loss."),
     "train": Verb("models", "train", "Train one model: `--variant NAME`, or a run again: `--from config.json`."),
-    "eval": Verb("models", "evaluate", "Held-out loss, attention maps and outliers of model folders, side by side."),
+    "eval": Verb(
+        "evaluate", "evaluate", "Held-out loss, attention maps, outliers and other tasks, models side by side."
+    ),
     "generate": Verb("models", "generate", "Continue a text with a model folder."),
     "prune": Verb("prune", "prune", "What second maps are worth: the loss without them, one after another."),
     "bench": Verb("bench", "bench", "Time attention, a training step, decoding, next to what torch alone offers."),

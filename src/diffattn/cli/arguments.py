@@ -51,6 +51,19 @@ def take_each(argv: list[str], flag: str) -> tuple[list[str], list[str]]:
         values.append(value)
 
 
+def take_words(argv: list[str], flag: str, belongs: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+    """Takes a flag and the words behind it out of argv, up to the next option or a word that does not belong."""
+    if flag not in argv:
+        return argv, []
+    first = argv.index(flag) + 1
+    last = first
+    while last < len(argv) and not argv[last].startswith("-") and belongs(argv[last]):
+        last += 1
+    if last == first:
+        raise ValueError(f"{flag} needs a value")
+    return argv[: first - 1] + argv[last:], argv[first:last]
+
+
 def load_plugins(argv: list[str]) -> list[str]:
     """Loads what every --plugin names, a .py file or package.module, and gives the other arguments."""
     rest, plugins = take_each(argv, "--plugin")

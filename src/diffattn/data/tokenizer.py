@@ -25,6 +25,8 @@ class Tokenizer(Protocol):
 
     vocab_size: int
     end: int
+    start: int
+    """What stands before a document: the tokenizer's own beginning of text where it adds one, else the end before."""
     hash: str
     pieces: list[bytes]
     """The bytes of text that each id stands for, [V]; empty for end-of-text and other special ids."""
@@ -42,7 +44,7 @@ class Bytes:
     """Ids 0 to 255 are the bytes themselves; 256 is end-of-text, so that no byte of a text can be mistaken for it."""
 
     vocab_size = 257
-    end = 256
+    end = start = 256
     hash = "bytes"
 
     def __init__(self) -> None:
@@ -78,6 +80,8 @@ class Subwords:
             [json.loads(self.text).get(k) for k in ("pre_tokenizer", "decoder")]
         )
         self.end = end
+        # What the tokenizer's post-processor puts before any text, even before none.
+        self.start = next(iter(self.engine.encode("").ids), end)
         self.vocab_size = max(ids.values()) + 1
         self.hash = hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
         self.pieces = self._pieces()

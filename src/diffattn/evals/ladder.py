@@ -1,20 +1,78 @@
-"""Several models side by side, for instance the checkpoints of a ladder of sizes: loss, maps and outliers of each."""
+"""Several models side by side, for instance the checkpoints of a ladder of sizes: loss, maps, outliers and tasks."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from diffattn.data import SyntheticData
 from diffattn.data.base import Split
+from diffattn.evals.base import Result, paired
+from diffattn.evals.base import Task as ItemTask
 from diffattn.evals.heldout import held_out, together
 from diffattn.evals.instruments import look_inside
+from diffattn.evals.intervals import Measure
 from diffattn.evals.outliers import outliers
 from diffattn.evals.perplexity import evaluate
 from diffattn.evals.sums import mean_of
+from diffattn.evals.tasks import run_tasks
 from diffattn.hub.convert import load
 
 Json = dict[str, Any]
 Task = Literal["loss", "maps", "outliers"]
+
+
+def evaluate_folders(
+    folders: Sequence[Path],
+    measured: Sequence[Task],
+    tasks: Mapping[str, ItemTask],
+    corpus: Mapping[str, Any],
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 8,
+    out: Path | None = None,
+) -> str:
+    """Measure model folders, keep what was found, and give what to print: JSON for one model's loss, else a table.
+
+    measured: what reads held-out data, with corpus = `measure`'s source, split and tokens. tasks: further ones by name.
+    out: folder for eval.json and answers; None: the evals/ of each model's run, where it has one.
+    """
+    found: list[Json] = []
+    results: list[dict[str, Result]] = []
+    for folder in folders:
+        run = Path(folder).absolute().parent
+        place = out or (run / "evals" if (run / "config.json").is_file() else None)
+        part: Json = {"model": str(folder)}
+        if measured or not tasks:
+            part = measure(folder, measured, **corpus, batch_size=batch_size)
+        done = run_tasks(folder, tasks, place / "answers" if place else None, limit, seed, batch_size) if tasks else {}
+        part["tasks"] = {name: result.to_dict() for name, result in done.items()}
+        if place is not None and out is None:
+            for name, result in part["tasks"].items():
+                _write(place / f"{name}.json", result)
+        found.append(part)
+        results.append(done)
+    if out is not None:
+        _write(out / "eval.json", {"models": found})
+    if len(found) == 1 and not tasks and list(measured) == ["loss"]:
+        return json.dumps(found[0]["loss"], indent=1)
+    return "\n".join([side_by_side(found), *_pairs(folders, results)])
+
+
+def _write(file: Path, found: Json) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def _pairs(folders: Sequence[Path], results: Sequence[dict[str, Result]]) -> Iterable[str]:
+    """Each further model against the first one, on the same items."""
+    for folder, other in zip(folders[1:], results[1:], strict=True):
+        for name, result in other.items():
+            first = results[0][name]
+            if result.outcomes and result.outcomes.keys() == first.outcomes.keys():
+                difference, p = paired(first, result)
+                chance = "" if p is None else f", McNemar p = {p:.2g}"
+                yield f"{name}, {folder} - {folders[0]} on the same items: {difference}{chance}; these models only"
 
 
 def measure(
@@ -53,7 +111,7 @@ def measure(
 
 
 def side_by_side(models: Sequence[Json]) -> str:
-    """Write `measure`'s results as a table: a column for each model, maps as means over layers and heads."""
+    """Write what was found as a table: a column for each model, maps as means over layers and heads."""
     columns = [_numbers(found) for found in models]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -62,7 +120,9 @@ def side_by_side(models: Sequence[Json]) -> str:
 
 
 def _numbers(found: Json) -> dict[str, str]:
-    cells = {"model": found["model"], "parameters": f"{found['parameters']:,}"}
+    cells = {"model": found["model"]}
+    if parameters := found.get("parameters"):
+        cells["parameters"] = f"{parameters:,}"
     if loss := found.get("loss"):
         cells |= {"nats per token": _cell(loss["loss"]), "bits per byte": _cell(loss["bits_per_byte"])}
     if massive := found.get("outliers"):
@@ -81,6 +141,8 @@ def _numbers(found: Json) -> dict[str, str]:
             "cos(A1, A2)": _mean(pair["cosine"]["mean"] for pair in pairs),
             "R² of A2 for A1": _mean(pair["r2"]["mean"] for pair in pairs),
         }
+    for name, result in found.get("tasks", {}).items():
+        cells[f"{name}: {result['metric']}"] = str(Measure(**result["measure"]))
     return cells
 
 

@@ -1,6 +1,8 @@
 """What decoding remembers, in buffers whose shape never changes."""
 
+import copy
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -55,3 +57,16 @@ class Cache:
         self.real += (documents >= 0).sum(dim=1)
         self.used += new
         return torch.cat((last_document, documents[:, :-1]), dim=1)
+
+    def rows(self, count: int) -> Self:
+        """Give a cache of `count` rows that all remember what the only row of this one does; a copy."""
+        if len(self.lengths) != 1:
+            raise ValueError(f"only a cache of one row can be copied into several; this one has {len(self.lengths)}")
+        wider = copy.copy(self)
+        wider.states = [
+            {name: kept.repeat_interleave(count, dim=0) for name, kept in state.items()} for state in self.states
+        ]
+        wider.previous = [None if kept is None else kept.repeat_interleave(count, dim=0) for kept in self.previous]
+        for name in ("documents", "lengths", "real"):
+            setattr(wider, name, getattr(self, name).repeat_interleave(count, dim=0))
+        return wider

@@ -1,6 +1,7 @@
 """Text from a decoder: greedy or sampled, left-padded batches, end-of-text."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +27,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    seed: int | None = None,
+    seed: int | Sequence[int] | None = None,
     eos: int | None = None,
     pad: int | None = None,
 ) -> Tensor:
@@ -34,12 +35,13 @@ def generate(
 
     attention_mask [B, T]: 0 at padding, which stands on the left. temperature 0 takes the likeliest token; above 0 it
     samples from what top_k, top_p and min_p leave (see `probabilities`): row r's text then depends on seed and r, not
-    on the rest of the batch; seed None draws one from torch's generator. A row that has produced the id eos
+    on the rest of the batch; seed None draws one from torch's generator, a sequence [B] has one for each row: its text
+    is then the one that this row would have alone. A row that has produced the id eos
     goes on with pad (None: eos again), and the call ends early when every row has.
     ValueError: empty prompts, ids outside the vocabulary, more tokens than the context, settings out of
     range, logits that are not finite.
     """
-    _check_settings(max_new_tokens, temperature, top_k, top_p, min_p, seed)
+    _check_settings(max_new_tokens, temperature, top_k, top_p, min_p, seed, len(tokens))
     for name, token in (("eos", eos), ("pad", pad)):
         if token is not None and not 0 <= token < model.config.vocab_size:
             raise ValueError(f"{name} is {token}; the vocabulary has ids 0 to {model.config.vocab_size - 1}")
@@ -111,15 +113,16 @@ def _pick(p: Tensor, draw: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, draw[:, None] * cumulative[:, -1:], right=True)[:, 0]
 
 
-def _draws(seed: int | None, batch: int, steps: int) -> Tensor:
+def _draws(seed: int | Sequence[int] | None, batch: int, steps: int) -> Tensor:
     """Draw from [0, 1) for each row and step, float64; row r's numbers depend on the seed and r alone."""
     if seed is None:
         seed = int(torch.randint(2**31, ()))
     source = torch.Generator()
     rows: list[Tensor] = []
-    for row in range(batch):
-        # 1_000_003 rows before two seeds meet; steps come in order, so a longer text begins like the shorter one.
-        source.manual_seed((seed * 1_000_003 + row) % 2**63)
+    # 1_000_003 rows before two seeds meet; steps come in order, so a longer text begins like the shorter one.
+    seeds = [seed * 1_000_003 + row for row in range(batch)] if isinstance(seed, int) else [s * 1_000_003 for s in seed]
+    for own in seeds:
+        source.manual_seed(own % 2**63)
         rows.append(torch.rand(steps, generator=source, dtype=torch.float64))
     return torch.stack(rows)
 
@@ -130,15 +133,19 @@ def _check_settings(
     top_k: int | None,
     top_p: float | None,
     min_p: float | None,
-    seed: int | None,
+    seed: int | Sequence[int] | None,
+    batch: int,
 ) -> None:
     check_whole("max_new_tokens", max_new_tokens, 1)
     if not (math.isfinite(temperature) and temperature >= 0):
         raise ValueError(f"temperature is {temperature}; it must be 0 (the likeliest token) or above")
     if top_k is not None:
         check_whole("top_k", top_k, 1)
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise ValueError(f"seed: got {seed!r}, needs a whole number or None")
+    for own in seed if isinstance(seed, Sequence) and not isinstance(seed, str) else [0 if seed is None else seed]:
+        if not isinstance(own, int) or isinstance(own, bool):
+            raise ValueError(f"seed: got {own!r}, needs a whole number or None")
+    if isinstance(seed, Sequence) and len(seed) != batch:
+        raise ValueError(f"seed: got {len(seed)} numbers for {batch} rows; give one for each, or one for all")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p}; it must lie above 0 and at most at 1")
     if min_p is not None and not 0 <= min_p <= 1:

@@ -1,0 +1,74 @@
+"""The verb eval: what a model can do, by task."""
+
+from dataclasses import field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from diffattn.cli.arguments import load_plugins, nearest, parse, take_words
+
+MEASURED: tuple[Literal["loss"], Literal["maps"], Literal["outliers"]] = ("loss", "maps", "outliers")
+"""Tasks that read held-out data, side by side."""
+
+
+def evaluate(argv: list[str]) -> int:
+    """Held-out loss, attention maps, outliers and the other tasks, of model folders side by side."""
+    from diffattn.evals.tasks import TASKS
+
+    argv, names = take_words(load_plugins(argv), "--tasks", lambda word: not Path(word).exists())
+    names = names or ["loss"]
+    for name in names:
+        if name not in (*MEASURED, *TASKS):
+            known = [*MEASURED, *TASKS]
+            raise ValueError(f"unknown task {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+    chosen = [(name, TASKS[name], field(default_factory=TASKS[name])) for name in names if name in TASKS]
+    options_of_tasks = make_dataclass("TaskOptions", chosen, frozen=True)
+    preset = options_of_tasks()
+
+    def run(
+        models: Annotated[
+            tuple[Path, ...], Positional, arg(metavar="MODEL [MODEL ...]", help_behavior_hint="(required)")
+        ],
+        options: Annotated[options_of_tasks, arg(name="")] = preset,  # pyright: ignore[reportInvalidTypeForm]
+        source: str | None = None,
+        split: Literal["dev", "test"] = "dev",
+        tokens: int | None = None,
+        limit: int | None = None,
+        seed: int = 0,
+        batch_size: int = 8,
+        out: Path | None = None,
+    ) -> int:
+        """Prints the held-out loss of a model as JSON; of several models, or other tasks, a table.
+
+        Before these options: --tasks NAME ... (loss, maps, outliers, {tasks}; loss when left out). The options of a
+        task are shown once it is named: `diffattn eval MODEL --tasks loss maps --help`. Several models are a ladder of
+        checkpoints: do outliers, or the share of the first token, grow with size? Tasks that ask items pair two models
+        on the same ones. --out keeps all that was measured, and answers, so that a stopped call goes on where it ended;
+        without it they are kept in the evals/ of a run's folder. A model whose attention is your own needs --plugin
+        my_attention.py as well.
+
+        Args:
+            models: Model folders, for instance runs/quick/text-diff_v1-lr0.005-s0/model.
+            options: What the chosen tasks are to do.
+            source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME; when left out, the
+                data that a run's model was trained on, else stdlib.
+            split: "dev" or "test".
+            tokens: About so many; all of the split when left out.
+            limit: At most so many items of each task that asks items.
+            seed: Which items are drawn.
+            batch_size: Windows or items at a time; changes no number.
+            out: Folder for eval.json and answers.
+        """
+        from diffattn.evals.ladder import evaluate_folders
+
+        if not models:
+            raise ValueError("`diffattn eval` needs a model folder, for instance runs/mine/model")
+        measured = [name for name in MEASURED if name in names]
+        tasks = {name: getattr(options, name) for name, _, _ in chosen}
+        corpus = {"source": source, "split": split, "tokens": tokens}
+        print(evaluate_folders(models, measured, tasks, corpus, limit, seed, batch_size, out))
+        return 0
+
+    run.__doc__ = (run.__doc__ or "").replace("{tasks}", ", ".join(TASKS))
+    return parse(run, argv, "eval")

@@ -1,0 +1,180 @@
+"""What every task has in common: items, answers, a result, and answers that are kept while a task runs."""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from diffattn.evals.intervals import Measure, mcnemar, mean
+from diffattn.evals.reader import GREEDY, ModelReader, Reader, Sampling
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to ask a model."""
+
+    id: str
+    """Unique within its task: answers are kept under it."""
+    prompt: str
+    choices: tuple[str, ...] = ()
+    """Continuations that are compared by log-probability; empty: the model writes."""
+    max_new_tokens: int = 0
+    """Longest text to write."""
+    stops: tuple[str, ...] = ("\n",)
+    """A written text ends before the first of these."""
+    cluster: str = ""
+    """The document, sample or record that it shares with other items; empty: it stands alone."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """What the task needs to judge the answer."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model made of an item."""
+
+    id: str
+    text: str
+    """What it wrote, or the likeliest choice; of equals, the first."""
+    log_probabilities: tuple[float, ...] = ()
+    """Of each choice, nats: the sum over its tokens."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a task found out about one model."""
+
+    task: str
+    metric: str
+    """What `measure` is, with its unit, for instance "share of answers found"."""
+    measure: Measure
+    settings: dict[str, Any]
+    """All that another run needs to give the same number."""
+    seconds: float
+    model: str
+    """Hash of the model's config and weights."""
+    parts: dict[str, Any] = field(default_factory=dict)
+    """The numbers beside it, ready for JSON."""
+    outcomes: dict[str, float] = field(default_factory=dict)
+    """Score of each item by its id, where `measure` is their mean: what two models are paired by."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the fields ready for JSON."""
+        return asdict(self)
+
+
+def paired(first: Result, second: Result) -> tuple[Measure, float | None]:
+    """Two models on the same items: second - first, and McNemar's p value where every outcome is right or wrong.
+
+    ValueError: another task, or other items.
+    """
+    if first.task != second.task or first.outcomes.keys() != second.outcomes.keys() or not first.outcomes:
+        raise ValueError(f"{first.task} and {second.task} were not asked the same items, so they cannot be paired")
+    a, b = ([result.outcomes[name] for name in first.outcomes] for result in (first, second))
+    if {*a, *b} <= {0.0, 1.0}:
+        return mcnemar([x == 1 for x in a], [x == 1 for x in b])
+    return mean([y - x for x, y in zip(a, b, strict=True)]), None
+
+
+class Task(Protocol):
+    """A frozen dataclass whose fields are the task's options."""
+
+    name: ClassVar[str]
+
+    def run(self, reader: ModelReader, limit: int | None, seed: int, progress: "Progress") -> Result:
+        """Ask the model and sum up; limit: at most so many items (documents, sequences), None: all."""
+        ...
+
+
+class Progress:
+    """Tells on stderr how far a task is, and keeps its answers, so that what was stopped goes on where it ended."""
+
+    def __init__(self, folder: Path | None = None, quiet: bool = False) -> None:
+        """folder: where answers are kept; None: nowhere. quiet: say nothing."""
+        self.folder = folder
+        self.show = not quiet and sys.stderr.isatty()
+        self.started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since this was made."""
+        return time.perf_counter() - self.started
+
+    def tell(self, name: str, done: int, count: int) -> None:
+        """Show that `done` of `count` items of a task are behind."""
+        if self.show:
+            print(f"\r{name}: {done}/{count}, {self.seconds:.0f} s", end="\n" if done == count else "", file=sys.stderr)
+
+    def kept(self, name: str, asked: str) -> tuple[dict[str, Answer], Path | None]:
+        """Give the answers of an earlier run that asked the same of the same model, and the file that has them."""
+        if self.folder is None:
+            return {}, None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / f"{name}-{asked}.jsonl"
+        found: dict[str, Answer] = {}
+        if file.exists():
+            lines = file.read_text(encoding="utf-8").split("\n")
+            # A line that a killed process left without its end is asked again.
+            file.write_text("".join(line + "\n" for line in lines[:-1]), encoding="utf-8")
+            for line in lines[:-1]:
+                fields = json.loads(line)
+                found[fields["id"]] = Answer(fields["id"], fields["text"], tuple(fields["log_probabilities"]))
+        return found, file
+
+
+def ask(
+    reader: Reader,
+    name: str,
+    items: Sequence[Item],
+    progress: Progress,
+    sampling: Sampling = GREEDY,
+    batch_size: int = 16,
+) -> list[Answer]:
+    """Put the items to a model and give its answers in their order; what an earlier run has answered is kept.
+
+    Items of similar length go together; batch_size changes no answer. ValueError: two items of one id.
+    """
+    if len({item.id for item in items}) < len(items):
+        raise ValueError(f"{name}: two items have the same id")
+    asked = [reader.identity, asdict(sampling), [asdict(item) for item in items]]
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    answers, file = progress.kept(name, digest)
+    missing = sorted((item for item in items if item.id not in answers), key=lambda item: len(item.prompt))
+    for group in _groups(missing, batch_size):
+        new = _answers(reader, group, sampling)
+        answers |= {answer.id: answer for answer in new}
+        if file is not None:
+            with file.open("a", encoding="utf-8") as stream:
+                stream.writelines(json.dumps(asdict(answer)) + "\n" for answer in new)
+        progress.tell(name, len(answers), len(items))
+    return [answers[item.id] for item in items]
+
+
+def _groups(items: Iterable[Item], size: int) -> list[list[Item]]:
+    """Neighbours of one kind, at most `size` together."""
+    groups: list[list[Item]] = []
+    for item in items:
+        kind = (bool(item.choices), item.max_new_tokens, item.stops)
+        if groups and len(groups[-1]) < size:
+            last = groups[-1][-1]
+            if kind == (bool(last.choices), last.max_new_tokens, last.stops):
+                groups[-1].append(item)
+                continue
+        groups.append([item])
+    return groups
+
+
+def _answers(reader: Reader, items: list[Item], sampling: Sampling) -> list[Answer]:
+    if not items[0].choices:
+        first = items[0]
+        texts = reader.write([item.prompt for item in items], first.max_new_tokens, first.stops, sampling)
+        return [Answer(item.id, text) for item, text in zip(items, texts, strict=True)]
+    scored = iter(reader.score([(item.prompt, choice) for item in items for choice in item.choices]))
+    answers: list[Answer] = []
+    for item in items:
+        totals = tuple(next(scored).total for _ in item.choices)
+        answers.append(Answer(item.id, item.choices[totals.index(max(totals))], totals))
+    return answers

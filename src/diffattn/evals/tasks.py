@@ -1,0 +1,28 @@
+"""The tasks that `diffattn eval --tasks` knows by name, beside loss, maps and outliers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from diffattn.evals.base import Progress, Result, Task
+from diffattn.evals.reader import ModelReader
+
+TASKS: dict[str, type[Any]] = {}
+"""Name to the dataclass that holds the task's options."""
+
+
+def run_tasks(
+    folder: Path,
+    tasks: Mapping[str, Task],
+    kept: Path | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 16,
+) -> dict[str, Result]:
+    """Run tasks on a model folder.
+
+    kept: folder for answers, so that what was stopped goes on where it ended. limit: at most so many items of each.
+    ValueError: no model folder, a model that reads no text.
+    """
+    reader = ModelReader.open(folder, batch_size)
+    return {name: task.run(reader, limit, seed, Progress(kept)) for name, task in tasks.items()}
