@@ -40,10 +40,18 @@ class Batch(NamedTuple):
         return None if whole else self.documents
 
 
-class Grade(NamedTuple):
-    """What an answer is: which kind of question it answers, what was answered, and how likely a guess is right."""
+class Question(NamedTuple):
+    """A kind of question; where the kinds of one unit are steps of a quantity, `place` is how much of it."""
 
-    kind: int
+    name: str
+    unit: str = ""
+    place: float | None = None
+
+
+class Grade(NamedTuple):
+    """Which kind of question was answered, which kind of answer was given, and how likely a guess is right."""
+
+    question: int
     answer: int
     guess: float
 
@@ -52,17 +60,12 @@ class Grade(NamedTuple):
 class Grader:
     """How the questions of a task are told apart, and its wrong answers, by whoever reads what stands before them."""
 
-    kinds: tuple[str, ...]
-    """Kinds of questions."""
+    questions: tuple[Question, ...]
     answers: tuple[str, ...]
     """Kinds of answers; the first is the right one."""
     grade: Callable[[Sequence[int], int, int], Grade]
     """From the tokens up to the question, the right answer and the given one. A guess knows the task and which values
     stand before the question, but not which of them belongs to what."""
-    places: tuple[float, ...] = ()
-    """Where the kinds lie on an axis, if they are steps of a quantity."""
-    unit: str = ""
-    """That quantity."""
 
 
 @dataclass(frozen=True, kw_only=True)

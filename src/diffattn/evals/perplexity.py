@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffattn.data.base import NOT_SCORED, Batch
+from diffattn.data.base import NOT_SCORED, Batch, Grader
+from diffattn.evals.kinds import Kind, by_kind, grades
 from diffattn.model.decoder import Decoder
 from diffattn.ops.loss import token_losses
 
@@ -46,6 +47,8 @@ class Heldout:
     """All other scored tokens."""
     documents: list[list[float]]
     """[sum of nats, count] of each document, in the order of the ids: what a cluster bootstrap draws from."""
+    kinds: list[Kind] | None = None
+    """Questions by kind and what was answered, where the data tell them apart."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fields ready for JSON."""
@@ -53,15 +56,17 @@ class Heldout:
 
 
 @torch.no_grad()
-def evaluate(model: Decoder, batches: Iterable[Batch], token_bytes: Tensor | None = None) -> Heldout:
+def evaluate(
+    model: Decoder, batches: Iterable[Batch], token_bytes: Tensor | None = None, grader: Grader | None = None
+) -> Heldout:
     """Score every target of the batches that is not -100.
 
-    token_bytes [V]: bytes of text behind each id. Runs on the model's device, without gradients; sums are float64.
-    ValueError: nothing to score.
+    token_bytes [V]: bytes of text behind each id. grader: how the data's answers are told apart. Runs on the model's
+    device, without gradients; sums are float64. ValueError: nothing to score.
     """
     training = model.training
     model.eval()
-    columns = [_scored(model, batch) for batch in batches]
+    columns = [_scored(model, batch, grader) for batch in batches]
     model.train(training)
     joined = {name: np.concatenate([column[name] for column in columns]) for name in (columns[0] if columns else ())}
     if not joined or not len(joined["loss"]):
@@ -80,10 +85,11 @@ def evaluate(model: Decoder, batches: Iterable[Batch], token_bytes: Tensor | Non
         recall_hits=_part(loss[hit]),
         other_tokens=_part(loss[~hit]),
         documents=[[float(nats), int(tokens)] for nats, tokens in by_document],
+        kinds=None if grader is None else by_kind(grader, joined),
     )
 
 
-def _scored(model: Decoder, batch: Batch) -> dict[str, np.ndarray]:
+def _scored(model: Decoder, batch: Batch, grader: Grader | None) -> dict[str, np.ndarray]:
     """Give the columns that everything is summed from, one entry per scored token."""
     device = model.head.device
     tokens, targets, documents = (part.to(device) for part in batch)
@@ -91,15 +97,16 @@ def _scored(model: Decoder, batch: Batch) -> dict[str, np.ndarray]:
     hidden = model.hidden(tokens, None if mixed is None else documents)
     scored = targets != NOT_SCORED
     hidden, wanted = hidden[scored], targets[scored]
-    likeliest = [(part @ model.head.T).argmax(dim=-1) for part in hidden.split(PREDICTED)]
+    likeliest = torch.cat([(part @ model.head.T).argmax(dim=-1) for part in hidden.split(PREDICTED)])
     kept = scored.cpu().numpy()
     return {
         "loss": token_losses(hidden, model.head, wanted).double().cpu().numpy(),
-        "correct": (torch.cat(likeliest) == wanted).cpu().numpy(),
+        "correct": (likeliest == wanted).cpu().numpy(),
         "target": wanted.cpu().numpy(),
         "position": np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)[kept],
         "document": documents.cpu().numpy()[kept],
         "hit": recall_hits(batch)[kept],
+        **({} if grader is None else grades(grader, batch, likeliest)),
     }
 
 

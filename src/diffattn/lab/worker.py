@@ -105,7 +105,7 @@ def evaluate_run(run: Any, folder: Path, *, maps: bool) -> None:
     data = open_data(run.data, context=run.model.context, batch_size=run.train.batch_size, seed=run.seed)
     model = load(folder / "model").eval()
     if not test.exists():
-        heldout = evaluate(model, data.evaluation("test", run.train.eval_tokens), data.token_bytes)
+        heldout = evaluate(model, data.evaluation("test", run.train.eval_tokens), data.token_bytes, data.grader)
         write_json(test, heldout.to_dict())
     if maps and not attention.exists():
         answers = isinstance(run.data, SyntheticData)

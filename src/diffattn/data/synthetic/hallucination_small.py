@@ -7,7 +7,7 @@ from math import comb
 import numpy as np
 from torch import Tensor
 
-from diffattn.data.base import DataError, Grade, Grader
+from diffattn.data.base import DataError, Grade, Grader, Question
 from diffattn.data.synthetic.draws import distinct, set_hash
 from diffattn.data.synthetic.sequences import Drawn, Sequences, Sizes
 
@@ -78,7 +78,7 @@ class HallucinationSmall(Sequences):
     def grader(self) -> Grader:
         """What is made up, what is read from the wrong fact, and what is held back, with and without an answer."""
         return Grader(
-            kinds=("answerable", "unanswerable"),
+            questions=(Question("answerable"), Question("unanswerable")),
             answers=("right", "misread from the context", "not in the context", "abstained"),
             grade=self._grade,
         )

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from diffattn.data.base import DataError, Grade, Grader
+from diffattn.data.base import DataError, Grade, Grader, Question
 from diffattn.data.synthetic.draws import HELDOUT_SEED, distinct, set_hash
 from diffattn.data.synthetic.sequences import Drawn, Sequences, Sizes, counted
 
@@ -66,9 +66,10 @@ class ManyShotSmall(Sequences):
         lasts = [min(2 * first, (self.context + 1) // 2) - 1 for first in firsts]
         ranges = [(first, last) for first, last in zip(firsts, lasts, strict=True) if first <= last]
         return Grader(
-            kinds=tuple(counted(b, "shot") if a == b else f"{a} to {b} shots" for a, b in ranges),
-            places=tuple((a * b) ** 0.5 for a, b in ranges),
-            unit="shots",
+            questions=tuple(
+                Question(counted(b, "shot") if a == b else f"{a} to {b} shots", "shots", (a * b) ** 0.5)
+                for a, b in ranges
+            ),
             answers=("right", "another label shown", "no label shown"),
             grade=self._grade,
         )

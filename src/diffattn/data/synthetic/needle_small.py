@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diffattn.data.base import DataError, Grade, Grader
+from diffattn.data.base import DataError, Grade, Grader, Question
 from diffattn.data.synthetic.draws import distinct, noise, set_hash
 from diffattn.data.synthetic.sequences import Drawn, Sequences, Sizes, counted
 
@@ -82,9 +82,12 @@ class NeedleSmall(Sequences):
     @property
     def grader(self) -> Grader:
         """Questions by the number of facts, with and without lookalikes; wrong answers by whose value was given."""
-        plain = [counted(n, "fact") for n in self.cells]
         return Grader(
-            kinds=(*plain, *(f"{name}, lookalikes" for name in plain)),
+            questions=tuple(
+                Question(counted(n, "fact") + alike, f"facts{alike}", n)
+                for alike in ("", ", with lookalikes")
+                for n in self.cells
+            ),
             answers=("right", "of a lookalike", "of another name", "not in the context"),
             grade=self._grade,
         )

@@ -5,7 +5,7 @@ from math import comb
 
 import numpy as np
 
-from diffattn.data.base import DataError, Grade, Grader
+from diffattn.data.base import DataError, Grade, Grader, Question
 from diffattn.data.synthetic.draws import distinct, set_hash
 from diffattn.data.synthetic.sequences import Drawn, Sequences, Sizes
 
@@ -76,7 +76,7 @@ class Unlearn(Sequences):
     def grader(self) -> Grader:
         """How often the old value is still given."""
         return Grader(
-            kinds=("stated twice", "contradicted"),
+            questions=(Question("stated twice"), Question("contradicted")),
             answers=("right", "the old value", "of another key", "not in the context"),
             grade=self._grade,
         )

@@ -53,6 +53,11 @@ EVENTS = """
 Training tokens at the first evaluation (dev) with half, and with nine tenths, of the answers right. Hollow: never,
 within {tokens} tokens. Such tasks jump from guessing to solved, so accuracies are shown and not averaged.
 """
+ANSWERED = """
+Answers by kind of question, held out ({split}). Guess: what is right by chance where the values that stand before the
+question are known, and which of them have been an answer already, but not what belongs to what: {guess} of all answers.
+Bars: a seed each.
+"""
 LAMBDAS = """
 Mean λ of each layer (and of each head, where heads differ), over tokens and seeds; training goes from left to right. λ
 is the weight of the map that is subtracted: at 0 it does nothing, at 1 it weighs as much as the first, below 0 (orange)

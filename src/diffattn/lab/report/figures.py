@@ -3,6 +3,7 @@
 from typing import Any
 
 from diffattn.lab.report import captions
+from diffattn.lab.report.answers import guess_marks
 from diffattn.lab.report.figure import Figure, figure, style
 from diffattn.lab.report.panels import Dot, Line, Mark, Row, dot_panel, line_panel
 from diffattn.lab.report.svg import short
@@ -130,7 +131,8 @@ def events(task: Json) -> Figure:
     lines = _arm_lines(task, "tokens", "accuracy")
     if lines:
         unit = "share of answers right (dev)"
-        panels.append(line_panel("Accuracy", "training tokens", unit, lines, y_range=(0.0, 1.02)))
+        across = guess_marks(task)
+        panels.append(line_panel("Accuracy", "training tokens", unit, lines, across=across, y_range=(0.0, 1.02)))
     said = captions.EVENTS.format(tokens=scaled(task["tokens"]))
     return figure(task, "events", "Tokens until the task is solved", panels, said)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.lab.report import attention, captions, figures, pairs
 from diffattn.lab.report.across import across_table
+from diffattn.lab.report.answers import answers
 from diffattn.lab.report.evidence import evidence_table, evidence_words
 from diffattn.lab.report.figure import Figure, figure, setting_words, style
 from diffattn.lab.report.inside import inside_words, looked_into
@@ -66,6 +67,8 @@ def _task(name: str, task: Json) -> Json:
     shown = [figures.curves(task), figures.finals(task)]
     if never_reaching(task):
         shown.append(figures.events(task))
+    if (by_kind := answers(task)) is not None:
+        shown.append(by_kind)
     shown.append(figures.learning_rates(task))
     if not never_reaching(task):
         # Where answers are the task, nothing but recall is scored.

@@ -30,6 +30,7 @@ def seed_numbers(run: Run, split: str, equal_time: float | None) -> Json:
         "loss_at_equal_time": _loss_at(curve, equal_time) if run.status == "finished" else None,
         "recall_hits": heldout.get("recall_hits"),
         "other_tokens": heldout.get("other_tokens"),
+        "kinds": heldout.get("kinds"),
         "by_position": binned(heldout.get("by_position") or []),
         "curve": curve,
         "lambda": [{"tokens": row["tokens"], "layers": row["layers"]} for row in run.lambdas],

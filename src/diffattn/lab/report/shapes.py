@@ -57,6 +57,7 @@ ENVIRONMENT = {"command?": WORDS, "cores?": MAYBE, "threads?": MAYBE, "peak_gflo
 DONE = {"status": str}
 FINISHED = {"loss": NUMBER, "seconds": NUMBER}
 PART = {"count": NUMBER, "loss": MAYBE}
+KIND = {"name": str, "unit": str, "place": MAYBE, "count": NUMBER, "guess": NUMBER, "answers": {}}
 HELDOUT = {
     "loss": NUMBER,
     "accuracy?": MAYBE,
@@ -64,6 +65,7 @@ HELDOUT = {
     "by_position?": [MAYBE],
     "recall_hits?": PART,
     "other_tokens?": PART,
+    "kinds?": [KIND],
 }
 BRANCH = {"name": str, "coefficient": NUMBER, "map": [[NUMBER]]}
 MAPS = {"tokens": [str], "heads": [{"layer": int, "head": int, "branches": [BRANCH], "effective": [[NUMBER]]}]}

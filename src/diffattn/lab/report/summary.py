@@ -17,6 +17,7 @@ report.json, version 1 (null: not measured, or not yet)
             failed_seeds      not finite, or too far above the baseline: the arm then has no means
             seeds      seed -> {status, final_loss, bits_per_byte, accuracy, tokens_to_50, tokens_to_90, seconds,
                        loss_at_equal_time, recall_hits, other_tokens, by_position [{first, last, loss}],
+                       kinds [{name, unit, place, count, loss, guess, answers}] of questions, where they are told apart,
                        curve [{step, tokens, flops, seconds, loss, bits_per_byte, accuracy}], lambda [{tokens, layers}],
                        outliers [{tokens, logits, hidden}] along training,
                        inside: evals/inside.json, numbers of single heads replaced by the heads' mean}
