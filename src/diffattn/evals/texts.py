@@ -2,7 +2,7 @@
 
 import ast
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -81,18 +81,23 @@ def passages(tokenizer: Tokenizer, texts: Iterable[bytes], length: int, wanted: 
     if not found:
         told = f"the longest document has {longest:,}" if longest else "there is no document"
         raise ValueError(f"passages of {length:,} tokens are needed, but {told}; give longer texts, or read less far")
+    places = spread([len(cut) for _, cut in found], wanted)
+    rows = np.stack([found[document][1][place] for document, place in places])
+    return rows.astype(np.int64), np.array([found[document][0] for document, _ in places])
+
+
+def spread(counts: Sequence[int], wanted: int) -> list[tuple[int, int]]:
+    """Choose up to `wanted` (document, place) of documents with so many places, from as many documents as possible."""
     share = 1
-    while share < wanted and sum(min(share, len(cut)) for _, cut in found) < wanted:
+    while share < max(counts) and sum(min(share, count) for count in counts) < wanted:
         share += 1
-    kept = [cut[_spread(len(cut), share)] for _, cut in found]
-    owners = np.repeat([number for number, _ in found], [len(cut) for cut in kept])
-    chosen = _spread(len(owners), wanted)
-    return np.concatenate(kept)[chosen].astype(np.int64), owners[chosen]
+    kept = [(document, place) for document, count in enumerate(counts) for place in _evenly(count, share)]
+    return [kept[i] for i in _evenly(len(kept), wanted)]
 
 
-def _spread(count: int, wanted: int) -> np.ndarray:
+def _evenly(count: int, wanted: int) -> list[int]:
     """Up to `wanted` of `count` places, the first and, of several, the last among them."""
-    return np.linspace(0, count - 1, min(wanted, count)).round().astype(int)
+    return np.linspace(0, count - 1, min(wanted, count)).round().astype(int).tolist()
 
 
 @torch.no_grad()
