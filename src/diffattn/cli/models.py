@@ -81,7 +81,7 @@ def generate(argv: list[str]) -> int:
         """Prints the prompt and its continuation; a model whose attention is your own needs --plugin my_attention.py.
 
         Args:
-            model: A model folder with a tokenizer, for instance a run's model/.
+            model: A model folder with a tokenizer, for instance a run's model/ or a Llama or Qwen folder.
             prompt: The beginning of the text.
             max_new_tokens: Tokens to add.
             temperature: 0 is greedy.
@@ -103,9 +103,10 @@ def generate(argv: list[str]) -> int:
                 f"the model in {model} has {decoder.config.vocab_size} token ids, too few for text "
                 f"({tokenizer.vocab_size}); it was trained on a synthetic task, or its {TOKENIZER} is missing"
             )
-        ids = torch.from_numpy(tokenizer.encode([prompt.encode()])[0].astype("int64"))[None]
+        # A beginning of text that the tokenizer has is one that the model was trained with; ours have none.
+        opening = [tokenizer.start] if tokenizer.start != tokenizer.end else []
         ids = decoder.generate(
-            ids,
+            torch.tensor([opening + tokenizer.encode([prompt.encode()])[0].tolist()]),
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             top_k=top_k,
@@ -114,7 +115,7 @@ def generate(argv: list[str]) -> int:
             seed=seed,
             eos=tokenizer.end,
         )
-        print(tokenizer.decode(ids[0].tolist()))
+        print(tokenizer.decode(ids[0, len(opening) :].tolist()))
         return 0
 
     return parse(run, load_plugins(argv), "generate")

@@ -16,6 +16,8 @@ from diffattn.data.base import DataError
 END = "<|endoftext|>"
 ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
 """Names under which other people's tokenizers keep their end of text; the first one present is used."""
+STARTS = ("<s>", "<|begin_of_text|>", "<bos>")
+"""The same for their beginning of text; some have it and leave it to others to put it there."""
 SMALLEST = 257
 """A byte-level vocabulary holds at least the bytes and end-of-text."""
 
@@ -26,7 +28,7 @@ class Tokenizer(Protocol):
     vocab_size: int
     end: int
     start: int
-    """What stands before a document: the tokenizer's own beginning of text where it adds one, else the end before."""
+    """What stands before a document: the tokenizer's own beginning of text where it has one, else the end before."""
     hash: str
     pieces: list[bytes]
     """The bytes of text that each id stands for, [V]; empty for end-of-text and other special ids."""
@@ -81,7 +83,8 @@ class Subwords:
         )
         self.end = end
         # What the tokenizer's post-processor puts before any text, even before none.
-        self.start = next(iter(self.engine.encode("").ids), end)
+        given = self.engine.encode("").ids
+        self.start = next(iter([*given, *(ids[name] for name in STARTS if name in ids)]), end)
         self.vocab_size = max(ids.values()) + 1
         self.hash = hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
         self.pieces = self._pieces()
