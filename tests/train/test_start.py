@@ -13,6 +13,7 @@ from diffattn.data import open_data
 from diffattn.evals.perplexity import evaluate
 from diffattn.hub import convert
 from diffattn.model.decoder import build
+from diffattn.model.stretch import stretched
 from diffattn.train import trainer
 from diffattn.train.checkpoint import found, load_file
 from diffattn.train.start import starting_model, trained_parameters
@@ -166,3 +167,22 @@ def test_frozen_parameters_compile(softmax, tmp_path):
     eager, compiled = (tiny_run("dex", init_from=softmax, compile=way) for way in (False, True))
     one, other = (train(run, tmp_path / str(run.train.compile), quiet=True).loss for run in (eager, compiled))
     assert other == pytest.approx(one, rel=1e-4)
+
+
+@pytest.mark.parametrize("scaling", ["none", "yarn"])
+def test_a_model_is_continued_at_a_longer_context(softmax, tmp_path, scaling):
+    longer = {"context": 32, "rope_scaling": scaling, "rope_factor": 1.0 if scaling == "none" else 2.0}
+    run = tiny_run("softmax", model=longer, init_from=softmax)
+    data = open_data(run.data, context=32, batch_size=4, seed=0)
+    tokens = data.batch(0).tokens
+    start = starting_model(run, data, torch.device("cpu"))
+    # The same function of the same weights.
+    assert torch.equal(start(tokens), stretched(convert.load(softmax), 32, scaling)(tokens))
+    assert train(run, tmp_path, quiet=True).status == "finished"
+    assert convert.load(tmp_path / "model").config == run.model
+
+
+def test_a_longer_context_must_fit_the_scaling(softmax, tmp_path):
+    wrong = {"context": 32, "rope_scaling": "linear", "rope_factor": 3.0}
+    with pytest.raises(ValueError, match=r"rope_factor is 2\.0 there and 3\.0 here"):
+        train(tiny_run("softmax", model=wrong, init_from=softmax), tmp_path, quiet=True)

@@ -28,8 +28,9 @@ def stretched_config(config: ModelConfig, context: int, scaling: Scaling = "none
     """
     if scaling == "none":
         stretched = replace(config, context=context)
-        if config.rope_scaling in ("yarn", "llama3"):
-            stretched = replace(stretched, rope_original_context=_original(config))
+        if config.rope_scaling not in ("none", "linear"):
+            original = config.rope_original_context or round(config.context / config.rope_factor)
+            stretched = replace(stretched, rope_original_context=original)
     else:
         if config.positions != "rope":
             raise ValueError(
@@ -51,12 +52,8 @@ def stretched_config(config: ModelConfig, context: int, scaling: Scaling = "none
             context=context,
             rope_scaling=scaling,
             rope_factor=config.rope_factor * context / config.context,
-            rope_original_context=None if scaling == "linear" else _original(config),
+            # Without one written down, context / rope_factor stays the context of training.
+            rope_original_context=config.rope_original_context,
         )
     stretched.validate()
     return stretched
-
-
-def _original(config: ModelConfig) -> int:
-    """Context of the training before any scaling."""
-    return config.rope_original_context or round(config.context / config.rope_factor)

@@ -51,7 +51,8 @@ class TrainConfig:
     threads: int | None = None
     """CPU threads; None leaves torch's choice."""
     init_from: str | None = None
-    """Model folder whose weights the run starts from; its model may have another attention than the run's."""
+    """Model folder whose weights the run starts from; its model may have another attention than the run's, and another
+    context: then also its rotary scaling."""
     train_only: tuple[str, ...] = ()
     """Parameters that are trained, by name or pattern ("layers.*.mixer.o.weight"), the others staying as they are.
     Empty: all; where the attention extends a loaded model (dex), what it adds."""
