@@ -1,0 +1,227 @@
+"""A model whose attention logits, weights or activations are rounded to a few bits: evenly, scaled by the largest.
+
+B rows, H output heads, T queries, S keys.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.model.decoder import Decoder
+from diffattn.ops.call import Call
+from diffattn.ops.dispatch import IMPLEMENTATIONS
+from diffattn.ops.masks import build_mask, visibility
+from diffattn.ops.reference import compute_dtype, grouped_product, masked_softmax, products
+from diffattn.ops.rows import View, tile_height
+from diffattn.variants.base import check_whole
+from diffattn.variants.entries import EntryMixer
+from diffattn.variants.parts import wide
+
+Per = Literal["tensor", "head", "row"]
+OVER: dict[Per, tuple[int, ...]] = {"tensor": (-3, -2, -1), "head": (-2, -1), "row": (-1,)}
+"""Dimensions of logits [B, H, T, S] that share a scale; never those of two rows of a batch."""
+By = Literal["auto", "torchao", "simulated"]
+Alter = Callable[[Tensor, Tensor | None], Tensor]
+ALTERED = "altered logits"
+"""Name of the operators' implementation while logits are altered."""
+
+
+def rounded(x: Tensor, bits: int, over: tuple[int, ...], visible: Tensor | None = None) -> Tensor:
+    """Round x to 2^bits - 1 evenly spaced values from -a to a, a the largest |x| over these dimensions.
+
+    visible: bool, broadcastable to x: what else there is has no part in a. Where a is 0 the result is. Computed in
+    float32 (float64 for float64), given in x's dtype. ValueError: bits not from 2 to 16; NaN or infinity.
+    """
+    check_bits(bits)
+    values, most = wide(x), 2 ** (bits - 1) - 1
+    size = values.abs() if visible is None else values.abs().masked_fill(~visible, 0.0)
+    largest = size.amax(over, keepdim=True)
+    if not largest.isfinite().all():
+        raise ValueError(f"what is rounded to {bits} bits holds NaN or infinity: weights of this model are broken")
+    step = largest / most
+    # What is hidden may lie far outside.
+    steps = (values / step.masked_fill(step == 0, 1.0)).round().clamp(-most, most)
+    return (steps * step).to(x.dtype)
+
+
+def check_bits(bits: int) -> None:
+    """Raise ValueError unless bits is a whole number from 2 to 16."""
+    check_whole("bits", bits, 2)
+    if bits > 16:
+        raise ValueError(f"bits: got {bits}, needs at most 16")
+
+
+@contextmanager
+def logits_rounded(model: Decoder, bits: int, per: Per) -> Iterator[None]:
+    """Within it the logits of each map, before bias and mask, are rounded, scaled by the largest that is visible.
+
+    per: logits that share a scale, those of all heads (that a layer computes together), of a head, or of one query.
+    The scale is taken anew in each call: "tensor" and "head" let a window's later queries set it for earlier ones, and
+    decoding sees one query at a time. ValueError: a layer that cannot be served, NaN, and bits as in `rounded`.
+    """
+    check_bits(bits)
+    if per not in OVER:
+        raise ValueError(f"per: got {per!r}, needs one of {', '.join(OVER)}")
+    _check_served(model)
+
+    def alter(logits: Tensor, visible: Tensor | None) -> Tensor:
+        return rounded(logits, bits, OVER[per], visible)
+
+    with logits_altered(model, alter, whole=per != "row"):
+        yield
+
+
+@contextmanager
+def logits_altered(model: Decoder, alter: Alter, whole: bool) -> Iterator[None]:
+    """Within it the logits [B, H, T, S] of each map, every scale included, become alter(logits, visible).
+
+    visible: bool, broadcastable to them; None: all are. The layers take their plain, unfused path. whole: all queries
+    must be there at once; ValueError where a layer computes them in tiles.
+    """
+    changed: list[tuple[nn.Module, str, Any]] = []
+    IMPLEMENTATIONS[ALTERED] = _Altered(alter)
+    try:
+        for block in model.blocks():
+            mixer = block.mixer
+            if isinstance(mixer, EntryMixer):
+                changed.append((mixer, "logits", None))
+                vars(mixer)["logits"] = partial(_entry_logits, mixer.logits, alter, whole)
+            elif "impl" in vars(mixer):
+                changed.append((mixer, "impl", vars(mixer)["impl"]))
+                vars(mixer)["impl"] = ALTERED
+        yield
+    finally:
+        for mixer, name, before in changed:
+            vars(mixer).pop(name)
+            if before is not None:
+                vars(mixer)[name] = before
+        del IMPLEMENTATIONS[ALTERED]
+
+
+class _Altered:
+    """The equation as it is written, with altered logits."""
+
+    FUSES_NORM = False
+
+    def __init__(self, alter: Alter) -> None:
+        self.alter = alter
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def refuses(self, call: Call) -> str | None:
+        return None
+
+    def run(self, call: Call) -> Tensor:
+        q, k = call.queries[0], call.keys[0]
+        sizes = (q.shape[2], k.shape[2], q.device, compute_dtype(q.dtype))
+        mask, (visible, _) = build_mask(call.given, *sizes), visibility(call.given, *sizes)
+        first, *second = (
+            masked_softmax(self.alter(products(q, k, call.scale), visible), mask, call.sink)
+            for q, k in zip(call.queries, call.keys, strict=True)
+        )
+        weights = first - call.lam * second[0] if second else first
+        out = grouped_product(weights, call.v.to(weights.dtype))
+        return out if mask.empty is None else out.masked_fill(mask.empty, 0.0)
+
+
+def _entry_logits(
+    make: Callable[[Tensor, Tensor, View], Tensor], alter: Alter, whole: bool, q: Tensor, k: Tensor, view: View
+) -> Tensor:
+    batch, heads, queries, _ = q.shape
+    # Where there was room for one more query, the tile ends because the queries do.
+    if whole and tile_height(batch * heads, queries + 1, view.keys) <= queries:
+        raise ValueError(
+            f"maps of {view.keys} keys are computed here in tiles of {queries} queries, so that no scale of a whole "
+            'map is known: choose per "row", or shorter windows'
+        )
+    return alter(make(q, k, view), view.visible)
+
+
+@torch.no_grad()
+def _check_served(model: Decoder) -> None:
+    """Raise ValueError unless all logits that each layer says it has pass through `logits_altered`."""
+    tokens = torch.arange(min(8, model.config.vocab_size), device=model.head.device)[None]
+    for layer, (mixer, x, where) in enumerate(model.captured(tokens)):
+        named = f"layer {layer}, {model.config.mixer_at(layer).name}"
+        own = torch.cat([products(q, k, 1.0) for q, k in mixer.logit_factors(x, where)], dim=1)
+        if not own.isfinite().all():
+            raise ValueError(f"{named}: its logits are not finite; weights of this model are NaN or far too large")
+        met: list[Tensor] = []
+
+        def meet(logits: Tensor, visible: Tensor | None, met: list[Tensor] = met) -> Tensor:
+            met.append(logits)
+            return logits
+
+        with logits_altered(model, meet, whole=False):
+            mixer(x, where)
+        # Each head's logits must be among those that were met, to the rounding of another order of products.
+        close = torch.finfo(x.dtype).eps ** 0.5 * own.abs().max()
+        found = torch.cat(met, dim=1) if met else own[:, :0]
+        apart = (own[:, :, None] - found[:, None]).abs().amax((-1, -2))
+        if not (apart <= close).any(-1).all():
+            raise ValueError(
+                f"{named}: it makes logits in its own way, where nothing can round them; round weights alone"
+            )
+
+
+def weights_rounded(model: Decoder, bits: int, activations: bool, by: By = "auto") -> tuple[Decoder, str]:
+    """Give a copy whose blocks' linear maps have rounded weights, and who rounded: "torchao", or "simulated: why".
+
+    Each output channel has its scale, taken from its largest weight. activations: what enters these maps is rounded
+    too, each token scaled by its largest channel in each call. Embedding, output head, norms and single parameters stay
+    as they are. by "auto": torchao where it can. ValueError: torchao was asked for and cannot; bits as in `rounded`.
+    """
+    check_bits(bits)
+    why = "asked for"
+    if by != "simulated":
+        copied = copy.deepcopy(model)
+        why = _with_torchao(copied, bits, activations)
+        if why is None:
+            return copied, "torchao"
+        if by == "torchao":
+            raise ValueError(f"torchao cannot serve {bits} bits: {why}; choose by simulated")
+    copied = copy.deepcopy(model)
+    for linear in _linears(copied):
+        linear.weight = nn.Parameter(rounded(linear.weight.detach(), bits, (-1,)), requires_grad=False)
+        if activations:
+            linear.register_forward_pre_hook(partial(_rounded_input, bits))
+    return copied, f"simulated: {why}"
+
+
+def _rounded_input(bits: int, _: nn.Module, arguments: tuple[Tensor]) -> Tensor:
+    return rounded(arguments[0], bits, (-1,))
+
+
+def _linears(model: Decoder) -> list[nn.Linear]:
+    return [part for block in model.blocks() for part in block.modules() if isinstance(part, nn.Linear)]
+
+
+def _with_torchao(model: Decoder, bits: int, activations: bool) -> str | None:
+    """Round in place; None, or why it cannot."""
+    try:
+        from torchao import quantization as ao  # pyright: ignore[reportMissingImports]
+        from torchao.quantization.granularity import PerAxis  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return "torchao is not installed"
+    configs: dict[tuple[int, bool], Callable[[], Any]] = {
+        (8, False): ao.Int8WeightOnlyConfig,
+        (8, True): ao.Int8DynamicActivationInt8WeightConfig,
+        (4, False): lambda: ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerAxis(0)),  # pyright: ignore[reportAttributeAccessIssue]
+    }
+    if (bits, activations) not in configs:
+        return f"torchao has no int{bits} {'weights and activations' if activations else 'weights'} of this kind"
+    try:
+        for block in model.blocks():
+            ao.quantize_(block, configs[bits, activations]())
+        with torch.no_grad():
+            model.hidden(torch.zeros(1, 2, dtype=torch.int64, device=model.head.device))
+    except Exception as error:  # what it serves depends on its version, the machine and the dtype
+        return f"torchao: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    plain = [linear for linear in _linears(model) if type(linear.weight) is nn.Parameter]
+    return "torchao left linear maps as they were" if plain else None

@@ -1,0 +1,350 @@
+"""Few bits: what rounding does to numbers, to the logits of every variant, to weights, and what the task says of it."""
+
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from diffattn.data.base import Batch
+from diffattn.data.tokenizer import Bytes
+from diffattn.evals.base import Progress, Result
+from diffattn.evals.intervals import mean
+from diffattn.evals.quantise import Quantise, Setting, applied
+from diffattn.evals.reader import ModelReader
+from diffattn.evals.rounding import ALTERED, Per, logits_rounded, rounded, weights_rounded
+from diffattn.evals.tasks import TASKS
+from diffattn.model.decoder import Decoder
+from diffattn.ops import dispatch, rows
+from diffattn.ops.loss import token_losses
+from diffattn.variants import names
+from diffattn.variants.base import Where
+from diffattn.variants.softmax import SoftmaxMixer
+from support.inside import stirred_model, text_batch
+from support.models import small_config, small_model
+from support.text import documents, folder_of
+
+QUIET = Progress(quiet=True)
+PERS: list[Per] = ["tensor", "head", "row"]
+
+
+def losses(model: Decoder, batch: Batch) -> Tensor:
+    with torch.no_grad():
+        return token_losses(model.hidden(batch.tokens, batch.documents), model.head, batch.targets)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8, 16])
+def test_rounding_is_even_symmetric_and_off_by_half_a_step_at_most(bits: int) -> None:
+    x = torch.randn(5, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = rounded(x, bits, (-1,))
+    largest, most = x.abs().amax(-1, keepdim=True), 2 ** (bits - 1) - 1
+    steps = found / (largest / most)
+    torch.testing.assert_close(steps, steps.round(), rtol=0, atol=1e-9)
+    assert ((found - x).abs() <= largest / most * 0.5000001).all()
+    torch.testing.assert_close(found.abs().amax(-1, keepdim=True), largest)
+    torch.testing.assert_close(rounded(-x, bits, (-1,)), -found)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 16])
+def test_equal_values_and_zeros_stay_what_they_are(bits: int) -> None:
+    x = torch.tensor([[3.7, 3.7, 3.7], [0.0, 0.0, 0.0], [-1e-30, -1e-30, -1e-30]])
+    torch.testing.assert_close(rounded(x, bits, (-1,)), x, rtol=1e-6, atol=0)
+    assert rounded(torch.tensor([[1e-45]]), bits, (-1,)).isfinite().all()
+
+
+def test_hidden_values_have_no_part_in_the_scale() -> None:
+    x = torch.tensor([[1.0, 0.4, 1e30], [1e-30, 0.0, 1e30]])
+    visible = torch.tensor([True, True, False])
+    found = rounded(x, 3, (-1,), visible)
+    torch.testing.assert_close(found[:, :2], torch.tensor([[1.0, 1 / 3], [1e-30, 0.0]]))
+    assert found.isfinite().all()
+
+
+def test_what_is_not_finite_and_bits_out_of_range_are_errors() -> None:
+    for bad in (torch.nan, torch.inf):
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            rounded(torch.tensor([1.0, bad]), 8, (-1,))
+    for bits in (1, 17, 4.0):
+        with pytest.raises(ValueError, match="bits"):
+            rounded(torch.ones(3), bits, (-1,))  # pyright: ignore[reportArgumentType]
+
+
+# Logits
+
+
+@pytest.mark.parametrize("per", PERS)
+def test_logits_of_each_map_are_rounded_by_themselves(per: Per) -> None:
+    """Against the equation of version 1 with logits rounded in numpy."""
+    model, batch, bits = stirred_model("diff_v1"), text_batch(), 4
+    model.get_parameter("layers.0.mixer.q.weight").data.unflatten(0, (4, 2, -1))[:, 1] *= 50  # second maps alone
+    mixer, x, where = model.captured(batch.tokens, batch.documents)[0]
+    visible = np.tril((batch.documents[:, :, None] == batch.documents[:, None]).numpy())[:, None]
+    with torch.no_grad():
+        maps = []
+        for q, k in mixer.logit_factors(x, where):
+            logits = (q @ k.repeat_interleave(2, 1).mT).numpy()
+            axes = {"tensor": (1, 2, 3), "head": (2, 3), "row": 3}[per]
+            step = np.where(visible, np.abs(logits), 0).max(axis=axes, keepdims=True) / 7
+            logits = np.where(visible, np.round(logits / step) * step, -np.inf)
+            weights = np.exp(logits - logits.max(-1, keepdims=True))
+            maps.append(weights / weights.sum(-1, keepdims=True))
+        whole = torch.from_numpy(maps[0] - float(mixer.lam(x)) * maps[1])  # pyright: ignore[reportArgumentType]
+        _, _, v = mixer.read(x, where, None)  # pyright: ignore[reportCallIssue]
+        read = whole @ v.repeat_interleave(2, 1)
+        heads = read * (read.square().mean(-1, keepdim=True) + mixer.norm_eps).rsqrt() * mixer.norm_weight  # pyright: ignore
+        expected = mixer.write(heads * (1 - mixer.lambda_init))  # pyright: ignore[reportCallIssue, reportOperatorIssue]
+        with logits_rounded(model, bits, per):
+            found = mixer(x, where)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("variant", names())
+def test_every_variant_stays_with_16_bits_and_survives_2(variant: str) -> None:
+    model, batch = stirred_model(variant), text_batch()
+    plain = losses(model, batch)
+    for per in PERS:
+        with logits_rounded(model, 16, per):
+            found = losses(model, batch)
+        assert not torch.equal(found, plain)
+        assert abs(float((found - plain).mean())) < 1e-3
+        with logits_rounded(model, 2, per):
+            assert losses(model, batch).isfinite().all()
+    assert torch.equal(losses(model, batch), plain)
+    assert ALTERED not in dispatch.IMPLEMENTATIONS
+
+
+@pytest.mark.parametrize("variant", ["softmax", "diff_v1", "sigmoid"])
+def test_one_visible_key_zero_logits_and_padding_never_crash(variant: str) -> None:
+    model, tokens = stirred_model(variant), torch.arange(6)[None]
+    model.get_parameter("layers.0.mixer.q.weight").data.zero_()
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1]])
+    for per in PERS:
+        with torch.no_grad(), logits_rounded(model, 2, per):
+            assert model(tokens[:, :1]).isfinite().all()
+            assert model(tokens, attention_mask=mask)[:, 2:].isfinite().all()
+
+
+@pytest.mark.parametrize("per", PERS)
+def test_other_rows_of_a_batch_and_padding_change_nothing(per: Per) -> None:
+    model = stirred_model("diff_v2")
+    tokens = torch.stack((torch.arange(9), torch.arange(9).flip(0)))
+    mask = torch.ones_like(tokens)
+    mask[1, :4] = 0
+    with torch.no_grad(), logits_rounded(model, 4, per):
+        together = model(tokens, attention_mask=mask)
+        torch.testing.assert_close(together[:1], model(tokens[:1]))
+        torch.testing.assert_close(together[1:, 4:], model(tokens[1:, 4:]))
+
+
+def test_a_scale_per_row_lets_no_later_token_in_and_decodes_as_it_reads() -> None:
+    model, tokens = stirred_model("diff_v1"), torch.arange(12)[None]
+    with torch.no_grad(), logits_rounded(model, 4, "row"):
+        whole = model(tokens)
+        torch.testing.assert_close(model(tokens[:, :7]), whole[:, :7])
+        cache = model.new_cache(1, 12)
+        steps = [model(tokens[:, i : i + 1], cache=cache) for i in range(12)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole)
+
+
+def test_tiles_are_rounded_by_row_and_refused_where_the_scale_is_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = stirred_model("sigmoid"), text_batch()
+    with logits_rounded(model, 4, "row"):
+        whole = losses(model, batch)
+    monkeypatch.setattr(rows, "ELEMENTS", 3 * 4 * 20 * 7)  # tiles of 7 queries
+    with logits_rounded(model, 4, "row"):
+        torch.testing.assert_close(losses(model, batch), whole)
+    with pytest.raises(ValueError, match="tiles of 7 queries"), logits_rounded(model, 4, "head"):
+        losses(model, batch)
+
+
+class OwnLogits(SoftmaxMixer):
+    """Asks no operator of the project."""
+
+    def attend(self, x: Tensor, where: Where, state: dict[str, Tensor] | None) -> Tensor:
+        q, k, v = self.read(x, where, state)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def test_a_layer_that_cannot_be_served_is_named() -> None:
+    model = small_model("softmax")
+    model.blocks()[1].mixer.__class__ = OwnLogits
+    with (
+        pytest.raises(ValueError, match="layer 1, softmax: it makes logits in its own way"),
+        logits_rounded(model, 8, "head"),
+    ):
+        pass
+
+
+def test_weights_that_are_not_numbers_are_an_error() -> None:
+    model = small_model("softmax")
+    model.get_parameter("layers.0.mixer.q.weight").data[0, 0] = torch.nan
+    with (
+        pytest.raises(ValueError, match="layer 0, softmax: its logits are not finite"),
+        logits_rounded(model, 8, "head"),
+    ):
+        pass
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        weights_rounded(model, 8, False, "simulated")
+
+
+# Weights and activations
+
+
+def test_simulated_weights_have_a_scale_for_each_output_channel_and_nothing_else_changes() -> None:
+    model = stirred_model("diff_v2")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    copied, by = weights_rounded(model, 4, False, "simulated")
+    assert by == "simulated: asked for"
+    for name, value in copied.state_dict().items():
+        linear = name.startswith("layers.") and value.ndim == 2
+        torch.testing.assert_close(value, rounded(before[name], 4, (-1,)) if linear else before[name], rtol=0, atol=0)
+        assert torch.equal(model.state_dict()[name], before[name])
+
+
+def test_activations_are_rounded_for_each_token() -> None:
+    model, batch = stirred_model("softmax"), text_batch()
+    copied, _ = weights_rounded(model, 8, True, "simulated")
+    into: list[Tensor] = []
+    gate = copied.blocks()[0].gate
+    gate.register_forward_pre_hook(lambda _, arguments: into.append(arguments[0]))
+    losses(copied, batch)
+    steps = into[0] / (into[0].abs().amax(-1, keepdim=True) / 127)
+    torch.testing.assert_close(steps, steps.round(), rtol=0, atol=1e-9)
+
+
+def test_who_rounds_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = stirred_model("softmax").float()
+    assert weights_rounded(model, 8, False)[1] == (
+        "torchao" if find_spec("torchao") else "simulated: torchao is not installed"
+    )
+    monkeypatch.setitem(sys.modules, "torchao", None)  # as if it were not installed
+    assert weights_rounded(model, 4, True)[1] == "simulated: torchao is not installed"
+    with pytest.raises(ValueError, match="torchao is not installed; choose by simulated"):
+        weights_rounded(model, 8, True, "torchao")
+
+
+# The task, on a model that has learned something
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder_of(tmp_path_factory.mktemp("corpus"), documents(30))
+
+
+@pytest.fixture(scope="module")
+def reader(corpus: Path) -> ModelReader:
+    """On its own text: a model that has learned something is what rounding can spoil."""
+    text = torch.tensor(list(b"".join(path.read_bytes() for path in sorted(corpus.iterdir()))))
+    model = build_trained(text)
+    return ModelReader(model, Bytes(), "trained")
+
+
+def build_trained(text: Tensor) -> Decoder:
+    model = small_model("diff_v1", torch.float32, vocab_size=257, context=64)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(60):
+        starts = torch.randint(len(text) - 65, (8, 1), generator=draw)
+        windows = text[starts + torch.arange(65)]
+        loss = token_losses(model.hidden(windows[:, :-1]), model.head, windows[:, 1:]).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return model
+
+
+def run(reader: ModelReader, corpus: Path, limit: int | None = None, **options: Any) -> Result:
+    return Quantise(**{"source": str(corpus), "part": "all", "passages": 40, **options}).run(reader, limit, 0, QUIET)
+
+
+def test_the_task_on_a_trained_model(reader: ModelReader, corpus: Path) -> None:
+    """16 bits of logits cost less than 1e-3 nats, 8 bits of weights less than 1 %; fewer bits cost more."""
+    result = run(reader, corpus, bits=(16, 8, 4, 2))
+    loss = result.parts["loss"]["value"]
+    assert loss < 2.5  # a model that knows nothing has 5.5
+    cost = {(x["what"], x["bits"]): x["change"]["value"] for x in result.parts["rounded"]}
+    assert abs(cost["logits", 16]) < 1e-3
+    assert abs(cost["weights", 8]) < 0.01 * loss
+    assert abs(cost["logits", 16]) < cost["logits", 2]
+    assert abs(cost["weights", 8]) < cost["weights", 4] < cost["activations", 4]
+    assert result.metric.startswith("loss with logits of 2 bits per head")
+    assert result.measure.value == cost["logits", 2] == pytest.approx(np.mean(list(result.outcomes.values())))
+    assert result.settings["window"] == 64 and len(result.outcomes) == 40
+
+
+def test_the_interval_is_paired_over_documents(reader: ModelReader, corpus: Path) -> None:
+    result = run(reader, corpus, what=("logits",), bits=(2,))
+    (found,) = result.parts["rounded"]
+    assert found["change"]["value"] == pytest.approx(found["loss"]["value"] - result.parts["loss"]["value"])
+    width = [x["high"] - x["low"] for x in (found["change"], found["loss"])]
+    assert result.settings["documents"] > 20 and width[0] < width[1]
+    assert "document" in found["change"]["interval"]
+
+
+class Peek:
+    """A further task that reports the loss it meets."""
+
+    name: ClassVar[str] = "peek"
+
+    def run(self, reader: ModelReader, limit: int | None, seed: int, progress: Progress) -> Result:
+        nats = [-scored.total for scored in reader.score([("the mo", "del reads"), ("a pa", "ge")])]
+        return Result("peek", "nats", mean(nats), {"seed": seed, "limit": limit}, 0.0, reader.identity)
+
+
+def test_further_tasks_meet_each_rounded_model(
+    reader: ModelReader, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TASKS, "peek", Peek)
+    result = run(reader, corpus, limit=3, what=("logits", "weights"), bits=(2,), weight_bits=(2,), then=("peek",))
+    met = result.parts["then"]["peek"]
+    assert list(met) == ["unrounded", "logits of 2 bits per head", "weights of 2 bits"]
+    assert len({x["measure"]["value"] for x in met.values()}) == 3
+    assert [x["model"] for x in met.values()] == ["trained", *(f"trained {name}" for name in list(met)[1:])]
+    assert all(x["settings"]["limit"] == 3 for x in met.values()) and result.settings["passages"] == 3
+
+
+def test_each_setting_applies_to_the_model_it_gives(reader: ModelReader) -> None:
+    tokens = torch.arange(97, 110)[None]
+    with torch.no_grad():
+        plain = reader.model(tokens)
+        outputs: dict[str, Callable[[], Tensor]] = {}
+        for setting in (Setting("logits", 3, "head"), Setting("weights", 3), Setting("activations", 3)):
+            with applied(reader.model, setting, "simulated") as (model, _):
+                outputs[str(setting)] = model(tokens)
+    assert list(outputs) == ["logits of 3 bits per head", "weights of 3 bits", "weights and activations of 3 bits"]
+    different = [plain, *outputs.values()]
+    assert all(not torch.equal(a, b) for i, a in enumerate(different) for b in different[:i])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"what": ("logit",)}, "what names 'logit'; there are logits"),
+        ({"per": ("channel",)}, "per names 'channel'"),
+        ({"by": "magic"}, "by names 'magic'"),
+        ({"bits": (1,)}, "bits: got 1"),
+        ({"weight_bits": (32,)}, "bits: got 32"),
+        ({"what": ()}, "nothing to round"),
+        ({"then": ("quantise",)}, "then names 'quantise'"),
+    ],
+)
+def test_options_that_do_not_exist_are_named(
+    reader: ModelReader, corpus: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(reader, corpus, **options)
+
+
+def test_a_model_of_a_short_context_reads_shorter_passages(corpus: Path) -> None:
+    model = small_model("softmax", torch.float32, vocab_size=257, context=small_config().context)
+    result = run(ModelReader(model, Bytes()), corpus, what=("logits",), bits=(16,))
+    assert result.settings["window"] == 24
