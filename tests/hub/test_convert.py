@@ -115,7 +115,7 @@ def test_other_formats_are_refused_when_saving(tmp_path: Path) -> None:
     [
         ({"version": 2}, "version 2 of the format; this diffattn reads version 1"),
         ({"format": "other"}, "format 'other'"),
-        ({"format": None, "model_type": "llama"}, "Hugging Face 'llama' model"),
+        ({"format": None, "model_type": "gpt2"}, "Hugging Face 'gpt2' model"),
         ({"model": None}, "model section cannot be read"),
         ({"model": {"widht": 3}}, "did you mean 'width'"),
         ({"model": {"mixer": {"name": "diff_v3"}}}, "no variant 'diff_v3'; did you mean 'diff_v"),
