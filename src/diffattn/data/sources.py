@@ -45,7 +45,8 @@ def open_source(config: TextData) -> Source:
     return _files(config.source, config.text_field)
 
 
-def _standard_library() -> Source:
+def library_files() -> tuple[Path, list[Path]]:
+    """Find the standard library's folder and its UTF-8 source files, without tests; DataError where it has none."""
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = []
     for folder, inner, files in os.walk(root):
@@ -54,6 +55,11 @@ def _standard_library() -> Source:
     paths = [path for path in sorted(paths) if _is_utf8(path)]
     if not paths:
         raise DataError(f"Python's standard library has no source files under {root}; name a text with --data.source")
+    return root, paths
+
+
+def _standard_library() -> Source:
+    root, paths = library_files()
 
     def documents() -> Iterator[bytes]:
         for path in paths:

@@ -57,7 +57,7 @@ class Result:
     model: str
     """Hash of the model's config and weights."""
     parts: dict[str, Any] = field(default_factory=dict)
-    """The numbers beside it, ready for JSON."""
+    """The numbers beside it, ready for JSON; those under "beside", name to number or None, stand in the table too."""
     outcomes: dict[str, float] = field(default_factory=dict)
     """Score of each item by its id, where `measure` is their mean: what two models are paired by."""
 

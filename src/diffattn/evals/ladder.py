@@ -86,7 +86,8 @@ def measure(
     """Measure a model folder: {"model", "parameters", "data"} and a part for each task, ready for JSON.
 
     source: a text as in `TextData`; None: the data of the run whose model/ this is, else Python's standard library.
-    tokens: about so many. "maps" holds the outliers too. ValueError: no model folder, no usable text.
+    tokens: about so many, spread over the split; for outliers exactly, the first ones. ValueError: no model folder, no
+    usable text, too few tokens for the outliers.
     """
     model, tasks = load(folder).eval(), set(tasks)
     data = held_out(folder, model, source)
@@ -102,11 +103,9 @@ def measure(
     if "maps" in tasks:
         answers = isinstance(data.config, SyntheticData)
         found["maps"] = look_inside(model, data.evaluation(split, tokens), answers=answers).to_dict()
-        massive = found["maps"].pop("outliers")
-        if "outliers" in tasks:
-            found["outliers"] = massive
-    elif "outliers" in tasks:
-        found["outliers"] = outliers(model, data.evaluation(split, tokens)).to_dict()
+        del found["maps"]["outliers"]
+    if "outliers" in tasks:
+        found["outliers"] = outliers(model, data.evaluation(split), tokens).to_dict()
     return found
 
 
@@ -129,7 +128,12 @@ def _numbers(found: Json) -> dict[str, str]:
         for part in ("logits", "hidden"):
             names = (("top1", f"top |{part}|"), ("median", f"median |{part}|"), ("kurtosis", f"kurtosis of {part}"))
             cells |= {name: _cell(massive[part][key]) for key, name in names}
-        cells["int8 channels"] = str(massive["int8_channels"])
+        others = massive["hidden_apart"]["others"]
+        cells |= {
+            "top |hidden| / its layer's rms": _cell(massive["hidden_ratio"]),
+            "top |hidden| behind the first token": _cell(others and others["top1"]),
+            "int8 channels": str(massive["int8_channels"]),
+        }
     if inside := found.get("maps"):
         whole = [layer["maps"][-1] for layer in inside["layers"]]
         pairs = [layer["pair"] for layer in inside["layers"] if layer["pair"]]
@@ -143,6 +147,7 @@ def _numbers(found: Json) -> dict[str, str]:
         }
     for name, result in found.get("tasks", {}).items():
         cells[f"{name}: {result['metric']}"] = str(Measure(**result["measure"]))
+        cells |= {f"{name}: {what}": _cell(value) for what, value in result["parts"].get("beside", {}).items()}
     return cells
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.evals.base import Progress, Result, Task
+from diffattn.evals.many_shot import ManyShot
 from diffattn.evals.reader import ModelReader
 
-TASKS: dict[str, type[Any]] = {}
+TASKS: dict[str, type[Any]] = {"many_shot": ManyShot}
 """Name to the dataclass that holds the task's options."""
 
 
