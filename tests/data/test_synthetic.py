@@ -5,23 +5,11 @@ import re
 import pytest
 import torch
 
-from diffattn.data import Batch, Data, DataError, SyntheticData, open_data
-from diffattn.data.synthetic import SyntheticTask
+from diffattn.data import DataError
+from support.synthetic import opened, some
 
 TASKS = ("recall", "needle", "induction")
-
-
-def opened(task: str, *, seed: int = 0, batch_size: int = 64, context: int = 64, **options: int) -> SyntheticTask:
-    config = SyntheticData(task=task, **options)  # pyright: ignore[reportArgumentType]
-    data = open_data(config, context=context, batch_size=batch_size, seed=seed)
-    assert isinstance(data, SyntheticTask) and isinstance(data, Data)
-    return data
-
-
-def some(data: SyntheticTask, split: str) -> Batch:
-    """A few hundred sequences of a split in one batch."""
-    batches = [data.batch(step) for step in range(8)] if split == "train" else list(data.evaluation(split))  # pyright: ignore[reportArgumentType]
-    return Batch(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+ALL = (*TASKS, "needle_small", "many_shot_small", "hallucination_small", "unlearn")
 
 
 def follower(tokens: list[int], place: int) -> list[int]:
@@ -37,7 +25,7 @@ def combination(task: str, tokens: list[int], targets: list[int], keys: int) -> 
     return frozenset((tokens[i - 1], tokens[i]) for i in range(1, len(tokens)) if tokens[i] >= keys)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ALL)
 def test_a_batch_is_a_pure_function_of_seed_and_step(task: str) -> None:
     data, again, other = opened(task), opened(task), opened(task, seed=1)
     later_first = [again.batch(step) for step in (9, 2)]
@@ -47,7 +35,7 @@ def test_a_batch_is_a_pure_function_of_seed_and_step(task: str) -> None:
     assert not torch.equal(data.batch(2).tokens, other.batch(2).tokens)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ALL)
 def test_held_out_sequences_depend_on_no_run(task: str) -> None:
     one, two = opened(task), opened(task, seed=7, batch_size=48)
     for split in ("dev", "test"):

@@ -1,4 +1,4 @@
-"""`diffattn compare needle_small`, `many_shot_small`, `hallucination_small`, `unlearn`: claims that small models can test.
+"""`diffattn compare needle_small`, `many_shot_small`, `hallucination_small`, `unlearn`: claims that small models test.
 
 A model of this size finds no needle in text. Here it is trained on the task itself, and judged on combinations of the
 same symbols that training never had.
@@ -14,8 +14,8 @@ from diffattn.recipes.arms import standard_arms
 from diffattn.train.config import TrainConfig
 
 LIMITS = (
-    "Models of two layers, trained on nothing but this task: they show how soon and how surely each attention learns it, "
-    "not what a trained language model does. {}"
+    "Models of two layers, trained on nothing but this task: they show how soon and how surely each attention learns "
+    "it, not what a trained language model does. {}"
 )
 
 
@@ -56,7 +56,7 @@ def hallucination_small() -> Plan:
 
 
 def unlearn() -> Plan:
-    """8 facts, each stated twice, half of them with another value the second time; reading at random is right in 75 %."""
+    """8 facts, each stated twice, half of them with another value the second time; one statement alone gives 75 %."""
     data = SyntheticData(task="unlearn", keys=32, values=32, pairs=8)
     return Plan(
         name="unlearn",
