@@ -42,12 +42,14 @@ VERBS = {
     "compare": Verb("laboratory", "compare", "Train a recipe's arms fairly and write the report."),
     "report": Verb("laboratory", "report", "Write report.html, report.json and report.md again from a plan's folder."),
     "verdict": Verb("laboratory", "verdict", "Judge losses from any trainer: a CSV of arm, seed, budget, loss."),
+    "scaling": Verb("scaling", "scaling", "Train a ladder of sizes and budgets: what an arm needs for the same loss."),
     "train": Verb("models", "train", "Train one model: `--variant NAME`, or a run again: `--from config.json`."),
     "eval": Verb(
         "evaluate", "evaluate", "Held-out loss, attention maps, outliers and other tasks, models side by side."
     ),
     "generate": Verb("models", "generate", "Continue a text with a model folder."),
     "prune": Verb("prune", "prune", "What second maps are worth: the loss without them, one after another."),
+    "cost": Verb("cost", "cost", "What a model needs before there is one: FLOPs and memory, next to its baseline."),
     "bench": Verb("bench", "bench", "Time attention, a training step, decoding, next to what torch alone offers."),
     "data": Verb("surroundings", "data", "`data prepare SOURCE`: tokenise and split a corpus, print its manifest."),
     "info": Verb("surroundings", "info", "What is installed: versions, implementations, variants, sizes, recipes."),

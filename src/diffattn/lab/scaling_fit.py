@@ -55,19 +55,26 @@ class Points:
     def arms(self) -> int:
         return int(self.arm.max()) + 1
 
-    def varies(self) -> tuple[bool, bool]:
-        """Whether sizes differ, and whether token budgets do; ValueError where a fit could not tell them apart."""
-        logs = np.log(np.stack([self.parameters, self.tokens]))
-        # Arms are matched to within a percent of each other: that is no other size.
-        sizes, budgets = (float(np.ptp(row)) > 0.1 for row in logs)
-        if not sizes and not budgets:
-            raise ValueError("a ladder needs several sizes or several token budgets, and these runs have one of each")
-        if sizes and budgets and abs(np.corrcoef(logs)[0, 1]) > 0.999:
-            raise ValueError(
-                "tokens grow in step with the size, so that nothing can tell what either does; give each size a second "
-                "token budget"
-            )
-        return sizes, budgets
+
+def varies(parameters: ArrayLike, tokens: ArrayLike) -> tuple[bool, bool]:
+    """Whether sizes differ, and whether token budgets do, over some runs.
+
+    ValueError: neither does, both grow in step, or there are fewer points than the curves have numbers.
+    """
+    logs = np.log(np.stack([np.asarray(parameters, dtype=float), np.asarray(tokens, dtype=float)]))
+    # Arms are matched to within a percent of each other: that is no other size.
+    sizes, budgets = (float(np.ptp(row)) > 0.1 for row in logs)
+    if not sizes and not budgets:
+        raise ValueError("a ladder needs several sizes or several token budgets, and these runs have one of each")
+    if sizes and budgets and abs(np.corrcoef(logs)[0, 1]) > 0.999:
+        raise ValueError(
+            "tokens grow in step with the size, so that nothing can tell what either does; give each size a second "
+            "token budget"
+        )
+    points, needed = len(np.unique(logs.round(1), axis=1).T), 1 + 2 * sizes + 2 * budgets
+    if points < needed:
+        raise ValueError(f"a ladder of {points} points cannot tell a curve of {needed} numbers; add sizes or budgets")
+    return sizes, budgets
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class Curves:
 def fit(points: Points) -> Curves:
     """Fit the curves to all runs from 27 starts, and keep the best: Huber loss on log residuals.
 
-    A ladder of one size, or of one budget, has no term for it: what it adds is part of E. ValueError: `Points.varies`.
+    A ladder of one size, or of one budget, has no term for it: what it adds is part of E. ValueError: `varies`.
     """
     problem = _Problem(points)
     found, value = problem.descend(problem.starts(), np.ones(len(points.loss)))
@@ -149,7 +156,7 @@ class _Problem:
 
     def __init__(self, points: Points) -> None:
         self.points = points
-        self.has_size, self.has_tokens = points.varies()
+        self.has_size, self.has_tokens = varies(points.parameters, points.tokens)
         logs = np.log(points.parameters), np.log(points.tokens)
         self.centre = float(logs[0].mean()), float(logs[1].mean())
         self.x, self.y = logs[0] - self.centre[0], logs[1] - self.centre[1]

@@ -23,13 +23,13 @@ def write_report(folder: Path) -> Path:
     """
     folder = Path(folder)
     report = summarise(read_folder(folder))
-    _replace(folder / "report.json", json.dumps(report, allow_nan=False, ensure_ascii=False) + "\n")
-    _replace(folder / "report.md", render_text(report))
-    return _replace(folder / "report.html", render_page(report))
+    write_whole(folder / "report.json", json.dumps(report, allow_nan=False, ensure_ascii=False) + "\n")
+    write_whole(folder / "report.md", render_text(report))
+    return write_whole(folder / "report.html", render_page(report))
 
 
-def _replace(path: Path, content: str) -> Path:
-    """Write to a temporary name beside the target and rename: a reader never sees half a file."""
+def write_whole(path: Path, content: str) -> Path:
+    """Write a file by a temporary name beside the target and rename: a reader never sees half a file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(content, encoding="utf-8")
