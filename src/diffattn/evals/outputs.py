@@ -82,7 +82,7 @@ class OutputSums:
         size = effective.abs()
         values = path.values if path.weight is None else path.values * path.weight
         repeated = values.repeat_interleave(effective.shape[1] // values.shape[1], dim=1)
-        lengths = _lengths(repeated, path.mixing)[..., None]
+        lengths = written_norms(repeated, path.mixing)[..., None]
         at_first = frame.at_first(size)
         self.sums.add(
             mass=over_batch(size),
@@ -91,7 +91,7 @@ class OutputSums:
             first_contribution=over_batch(
                 at_first * lengths[..., 0].gather(-1, frame.first[..., 0].expand_as(at_first))
             ),
-            written=over_batch(_lengths(path.out, path.mixing).square()),
+            written=over_batch(written_norms(path.out, path.mixing).square()),
             residual=layer.residual.double().square().sum(),
         )
         if frame.answers is not None:
@@ -136,7 +136,7 @@ class OutputSums:
         )
 
 
-def _lengths(vectors: Tensor, mixing: Tensor) -> Tensor:
+def written_norms(vectors: Tensor, mixing: Tensor) -> Tensor:
     """|y W_O| of each y of [B, H, T, E]: [B, H, T]."""
     # Rounding may bring the square of a tiny vector below 0.
     return ((vectors @ mixing) * vectors).sum(-1).clamp(min=0.0).sqrt()

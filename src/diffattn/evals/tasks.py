@@ -5,10 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.evals.base import Progress, Result, Task
+from diffattn.evals.long_context import LongContext
 from diffattn.evals.many_shot import ManyShot
+from diffattn.evals.needle import NEEDLES
 from diffattn.evals.reader import ModelReader
+from diffattn.evals.shift import Shift
 
-TASKS: dict[str, type[Any]] = {"many_shot": ManyShot}
+TASKS: dict[str, type[Any]] = {
+    "many_shot": ManyShot,
+    "long_context": LongContext,
+    "shift": Shift,
+    **{task.name: task for task in NEEDLES},
+}
 """Name to the dataclass that holds the task's options."""
 
 
