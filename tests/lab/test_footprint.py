@@ -1,15 +1,13 @@
 """Counted memory against what autograd keeps, what a cache holds, and what torch's FLOP counter sees."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from diffattn.lab.footprint import Setting, inference, training
+from diffattn.lab.footprint import Setting, training
 from diffattn.model.config import ModelConfig
-from diffattn.model.decoder import Decoder, build
+from diffattn.model.decoder import build
 from diffattn.ops import rows
 from diffattn.ops.loss import cross_entropy
 from support.implementations import RUNNING

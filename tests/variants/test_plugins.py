@@ -113,5 +113,5 @@ def test_an_arm_is_added_once_and_only_where_heads_can_be_halved() -> None:
     with pytest.raises(ValueError, match="no variant 'dif_v1'"):
         with_variants(tiny_plan(), ["dif_v1"])
     odd = tiny_task(arms=(Arm(name="softmax", mixer=Softmax(heads=1)),))
-    with pytest.raises(ValueError, match="--add diff_v1: it needs a baseline whose heads come in 2s"):
+    with pytest.raises(ValueError, match="diff_v1: it needs a baseline whose heads come in 2s"):
         with_variants(tiny_plan(odd), ["diff_v1"])

@@ -6,7 +6,8 @@ from typing import Any, Literal, Self
 
 from diffattn.data.base import nearest
 from diffattn.model.config import ModelConfig
-from diffattn.variants.base import MixerConfig
+from diffattn.variants.base import MixerConfig, get
+from diffattn.variants.parts import HeadsConfig
 
 SHARED = ("vocab_size", "context", "ffn_width", "mixer", "mixers_by_layer")
 """Settings that an arm cannot have through `Arm.model`: those of the data, and those with a field of their own."""
@@ -72,3 +73,21 @@ class Arm:
 def plain_fields(config: Any) -> dict[str, Any]:
     """Give a config's fields as they are, without descending into them."""
     return {f.name: getattr(config, f.name) for f in fields(config)}
+
+
+def mixer_like(name: str, baseline: MixerConfig) -> MixerConfig:
+    """Give a variant with the baseline's width of a query head; half as many heads where values are twice as wide.
+
+    ValueError: an unknown variant, a baseline whose heads cannot be halved.
+    """
+    kind = get(name)
+    if not (issubclass(kind, HeadsConfig) and isinstance(baseline, HeadsConfig)):
+        return kind()
+    fewer = kind.values_per_key
+    if baseline.heads % fewer or baseline.groups % fewer:
+        raise ValueError(
+            f"{name}: it needs a baseline whose heads come in {fewer}s, this one has {baseline.heads} in "
+            f"{baseline.groups} groups"
+        )
+    kv_heads = None if baseline.kv_heads is None else baseline.kv_heads // fewer
+    return kind(heads=baseline.heads // fewer, kv_heads=kv_heads, head_dim=baseline.head_dim)

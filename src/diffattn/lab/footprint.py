@@ -108,17 +108,13 @@ def inference(config: ModelConfig, setting: Setting) -> Footprint:
         cache = model.new_cache(setting.batch_size, config.context)
         ledger.kind = "tokens"
         tokens = torch.zeros(setting.batch_size, config.context, dtype=torch.int64)
-        *prompt, last = torch.split(
-            tokens, [PREFILL] * ((config.context - 1) // PREFILL) + _rest(config.context), dim=1
-        )
+        prompt, last = tokens[:, :-1], tokens[:, -1:]
         ledger.kind = "temporary"
-        for phase, pieces in (("prompt", prompt), ("token", [last])):
-            ledger.phase = phase
-            state = tokens
+        for phase, pieces in (("prompt", prompt.split(PREFILL, dim=1)), ("token", (last,))):
+            ledger.phase, state = phase, tokens
             for piece in pieces:
                 state = model.hidden(piece, cache=cache)[:, -1]
-            if pieces:
-                (state @ model.head.T).argmax(dim=-1)
+            (state @ model.head.T).argmax(dim=-1)
     return ledger.found()
 
 
@@ -130,12 +126,6 @@ def _stored_in(dtype: torch.dtype, config: ModelConfig) -> Decoder:
         return Decoder(config)
     finally:
         torch.set_default_dtype(before)
-
-
-def _rest(context: int) -> list[int]:
-    """The last piece of the prompt, where there is one, and the token behind it."""
-    rest = (context - 1) % PREFILL
-    return [rest, 1] if rest else [1]
 
 
 @contextmanager
