@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffattn import recipes
+from diffattn import recipes, variants
 from diffattn.data import TextData
-from diffattn.lab import forecast, worker
+from diffattn.lab import forecast, runner, worker
 from diffattn.lab.plan import Plan, resolve
 from diffattn.lab.progress import read_done
 from diffattn.lab.runs import base_runs, judged_runs
 from diffattn.model.decoder import Decoder
+from diffattn.recipes.added import with_variants
 from diffattn.train.trainer import train
 from support.plans import shrunk
 
@@ -88,6 +89,32 @@ def test_a_small_recipe_trains_three_steps_as_it_is(name, tmp_path, text, monkey
         model = replace(run.config.model, vocab_size=257)
         config = replace(run.config, train=settings, data=data, model=model)
         assert train(config, tmp_path / run.folder, quiet=True).status == "finished"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_every_variant_trains_in_smoke(tmp_path):
+    plan = recipes.get("smoke")
+    there = {arm.mixer.name for arm in plan.tasks[0].arms}
+    whole = with_variants(plan, [name for name in variants.names() if name not in {*there, "dex"}])
+    # `dex` continues a trained model, so its arms stand in a plan that trains one first.
+    from_base = with_variants(plan, ["dex"])
+    from_base = replace(
+        from_base,
+        tasks=tuple(
+            replace(task, base_steps=8, arms=tuple(arm for arm in task.arms if arm.mixer.name in ("softmax", "dex")))
+            for task in from_base.tasks
+        ),
+    )
+    trained = set()
+    for number, each in enumerate((whole, from_base)):
+        one_seed = replace(each, tasks=tuple(replace(task, seeds=1, ruler=False, quarter=False) for task in each.tasks))
+        report = runner.compare(one_seed, tmp_path / str(number), quiet=True)
+        assert report is not None
+        for run in judged_runs(one_seed):
+            assert read_done(tmp_path / str(number) / run.folder)["status"] == "finished", run.folder
+            trained.add(run.config.model.mixer.name)
+    assert trained == set(variants.names())
 
 
 @pytest.mark.slow
