@@ -44,6 +44,76 @@ def test_spread_of_a_stream() -> None:
     check(sums.result(), values.numpy())
 
 
+def test_the_first_token_is_told_apart() -> None:
+    """As those of a softmax model with an attention sink: 3000 in one channel of each document's first token."""
+    model, batch = stirred_model("diff_v1"), text_batch()
+    begins = torch.zeros(3, 20, dtype=torch.bool)
+    begins[:, 0] = begins[1, 8] = begins[2, 13] = True
+
+    def plant(_: torch.nn.Module, __: object, output: torch.Tensor) -> torch.Tensor:
+        output = output.clone()
+        output[..., 5][begins] = 3000.0
+        return output
+
+    hidden: list[np.ndarray] = []
+    model.blocks()[0].register_forward_hook(plant)
+    model.blocks()[0].register_forward_hook(lambda _, __, output: hidden.append(output.detach().numpy()))
+    found = outliers(model, [batch])
+    layer = found.layers[0]
+    assert layer.hidden_apart.others is not None and found.hidden_apart.others is not None
+    check(layer.hidden, hidden[0])
+    check(layer.hidden_apart.first, hidden[0][begins.numpy()])
+    check(layer.hidden_apart.others, hidden[0][~begins.numpy()])
+    assert layer.hidden_apart.first.top3 == 3000.0 > 100 * layer.hidden_apart.others.top1
+    assert found.hidden_apart.first.count + found.hidden_apart.others.count == found.hidden.count
+    assert found.hidden_ratio == max(layer.hidden.ratio for layer in found.layers)
+    assert layer.hidden.ratio == pytest.approx(3000 / np.sqrt(np.square(hidden[0]).mean()), rel=1e-6)
+
+
+def test_logits_to_the_first_visible_key_are_told_apart() -> None:
+    model, batch = stirred_model("diff_v1"), text_batch()
+    found = outliers(model, [batch])
+    ids = batch.documents.numpy()
+    visible = np.tril(ids[:, :, None] == ids[:, None])
+    to_first = np.zeros_like(visible)
+    np.put_along_axis(to_first, visible.argmax(-1)[..., None], True, axis=-1)
+    for layer, (mixer, x, where) in zip(found.layers, model.captured(*batch[::2]), strict=True):
+        with torch.no_grad():
+            factors = mixer.logit_factors(x, where)
+            products = [(q @ k.repeat_interleave(2, 1).mT).numpy().transpose(1, 0, 2, 3) for q, k in factors]
+        assert layer.logits_apart.others is not None
+        for spread, chosen in (
+            (layer.logits_apart.first, to_first),
+            (layer.logits_apart.others, visible & ~to_first),
+        ):
+            check(spread, np.concatenate([product[:, chosen].ravel() for product in products]))
+
+
+def test_windows_of_one_token_have_no_others() -> None:
+    batch = Batch(*(part[:, :1] for part in text_batch()))
+    found = outliers(stirred_model("softmax"), [batch])
+    assert found.hidden_apart.others is None and found.layers[0].logits_apart.others is None
+    assert found.hidden_apart.first == found.hidden
+
+
+@pytest.mark.parametrize("tokens", [1, 20, 33, 60])
+def test_so_many_tokens_are_looked_at_and_no_more(tokens: int) -> None:
+    model, batch = stirred_model("softmax"), text_batch()
+    found = outliers(model, [batch], tokens)
+    assert found.tokens == tokens and found.hidden.count == tokens * 32 * 2
+    whole, rest = divmod(tokens, 20)
+    by_hand = [Batch(*(part[:whole] for part in batch))] if whole else []
+    by_hand += [Batch(*(part[whole : whole + 1, :rest] for part in batch))] if rest else []
+    assert outliers(model, by_hand).hidden.top1 == pytest.approx(found.hidden.top1, rel=1e-12)
+
+
+def test_more_tokens_than_there_are_is_an_error() -> None:
+    with pytest.raises(ValueError, match="61 tokens are needed, there are 60"):
+        outliers(stirred_model("softmax"), [text_batch()], 61)
+    with pytest.raises(ValueError, match="tokens: got 0"):
+        outliers(stirred_model("softmax"), [text_batch()], 0)
+
+
 def test_few_values_have_fewer_ranks() -> None:
     sums = SpreadSums()
     sums.add(torch.tensor([[-3.0, 0.0], [1.0, 0.0]]), count=2)

@@ -11,6 +11,7 @@ from diffattn.evals.inside import (
     WEIGHTS,
     Allocation,
     Curve,
+    FirstApart,
     Inside,
     LamInside,
     LayerInside,
@@ -41,11 +42,14 @@ def found_inside(
 
 def found_outliers(draw: random.Random, layers: int, progress: float) -> Outliers:
     """Spreads that grow while a model trains."""
-    found = [
-        LayerOutliers(layer, _spread(draw, 6 + 9 * progress), _spread(draw, 3 + 20 * progress * layer), 0.2)
-        for layer in range(layers)
-    ]
-    return Outliers(4096, found[-1].logits, found[-1].hidden, 0.2, 3, found)
+    found: list[LayerOutliers] = []
+    for layer in range(layers):
+        logits, hidden = _spread(draw, 6 + 9 * progress), _spread(draw, 3 + 20 * progress * layer)
+        apart = FirstApart(logits, logits), FirstApart(hidden, hidden)
+        found.append(LayerOutliers(layer, logits, hidden, 0.2, *apart))
+    last = found[-1]
+    apart = last.logits_apart, last.hidden_apart
+    return Outliers(4096, last.logits, last.hidden, 0.2, 3, *apart, last.hidden.ratio, found)
 
 
 def _layer(

@@ -54,7 +54,7 @@ def evaluate(argv: list[str]) -> int:
             source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME; when left out, the
                 data that a run's model was trained on, else stdlib.
             split: "dev" or "test".
-            tokens: About so many; all of the split when left out.
+            tokens: About so many, for outliers exactly; all of the split when left out.
             limit: At most so many items of each task that asks items.
             seed: Which items are drawn.
             batch_size: Windows or items at a time; changes no number.

@@ -201,6 +201,16 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class FirstApart:
+    """The same values in two parts: massive ones are mostly the first token's, and hide what the others do."""
+
+    first: Spread
+    """Hidden states of tokens that see no earlier one; logits between any token and the first that it sees."""
+    others: Spread | None
+    """All others; None: there are none."""
+
+
+@dataclass(frozen=True)
 class LayerOutliers:
     """Outliers of one layer."""
 
@@ -208,9 +218,11 @@ class LayerOutliers:
     logits: Spread
     """Logits of all maps before mask and position bias, at visible entries."""
     hidden: Spread
-    """The block's output after both residual additions."""
+    """The block's output after both residual additions; its ratio is that of the largest to the layer's own rms."""
     first_token: float | None
     """Sum of |effective entries| on the first visible key / sum of all, over heads and rows."""
+    logits_apart: FirstApart
+    hidden_apart: FirstApart
 
 
 @dataclass(frozen=True)
@@ -225,6 +237,10 @@ class Outliers:
     int8_channels: int
     """Channels of the hidden states with |h| >= 6 somewhere in at least 25 % of the layers and in at least 6 % of all
     (layer, position) places: LLM.int8()'s criterion, arXiv 2208.07339, section 4.1."""
+    logits_apart: FirstApart
+    hidden_apart: FirstApart
+    hidden_ratio: float | None
+    """Largest ratio of any layer's hidden states; that of `hidden` divides by the rms of all layers together."""
     layers: list[LayerOutliers]
 
     def to_dict(self) -> dict[str, Any]:

@@ -130,8 +130,8 @@ def _numbers(found: Json) -> dict[str, str]:
             cells |= {name: _cell(massive[part][key]) for key, name in names}
         others = massive["hidden_apart"]["others"]
         cells |= {
-            "top |hidden| / its layer's rms": _cell(massive["hidden_ratio"]),
-            "top |hidden| behind the first token": _cell(others and others["top1"]),
+            "largest |hidden| / its layer's rms": _cell(massive["hidden_ratio"]),
+            "largest |hidden| behind the first token": _cell(others and others["top1"]),
             "int8 channels": str(massive["int8_channels"]),
         }
     if inside := found.get("maps"):

@@ -3,17 +3,18 @@
 B windows, H heads, T tokens, W width. Values stream through; the k largest are exact, the median is a histogram's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from diffattn.data.base import Batch
-from diffattn.evals.inside import OUTLIER, LayerOutliers, Outliers, Spread
+from diffattn.evals.inside import OUTLIER, FirstApart, LayerOutliers, Outliers, Spread
 from diffattn.evals.seen import Frame, Layer, chunks, look
 from diffattn.evals.sums import mean_of, numbers
 from diffattn.model.decoder import Decoder
 from diffattn.ops.reference import compute_dtype, grouped_product
+from diffattn.variants.base import check_whole
 
 Factors = Sequence[tuple[Tensor, Tensor]]
 LARGEST = 100
@@ -35,6 +36,8 @@ class SpreadSums:
     def add(self, values: Tensor, count: int | None = None) -> None:
         """Take in values of any shape; where only `count` of them count, all others must be 0."""
         values = values.detach().to(compute_dtype(values.dtype))
+        if not values.numel():
+            return
         count = values.numel() if count is None else count
         self.count += count
         size = values.abs().flatten()
@@ -81,12 +84,35 @@ class SpreadSums:
         return edges.view(torch.float32).double().mean() * bool(place)
 
 
+class ApartSums:
+    """Totals of values at first tokens, and of all others."""
+
+    def __init__(self) -> None:
+        self.first, self.others = SpreadSums(), SpreadSums()
+
+    def merge(self, other: "ApartSums") -> None:
+        """Take in another's totals."""
+        self.first.merge(other.first)
+        self.others.merge(other.others)
+
+    def together(self) -> Spread:
+        """Divide both as one."""
+        whole = SpreadSums()
+        whole.merge(self.first)
+        whole.merge(self.others)
+        return whole.result()
+
+    def result(self) -> FirstApart:
+        """Divide each."""
+        return FirstApart(self.first.result(), self.others.result() if self.others.count else None)
+
+
 class OutlierSums:
     """Totals of one model."""
 
     def __init__(self, layers: int) -> None:
-        self.logits = [SpreadSums() for _ in range(layers)]
-        self.hidden = [SpreadSums() for _ in range(layers)]
+        self.logits = [ApartSums() for _ in range(layers)]
+        self.hidden = [ApartSums() for _ in range(layers)]
         self.first = torch.zeros(layers, dtype=torch.float64)
         self.mass = torch.zeros(layers, dtype=torch.float64)
         self.large: list[Tensor | int] = [0] * layers
@@ -94,12 +120,15 @@ class OutlierSums:
 
     def add(self, number: int, layer: Layer, factors: Factors, effective: Tensor, frame: Frame) -> None:
         """Take in what one layer showed, the factors of its logits, and its effective map [B, H, T, T]."""
+        later = frame.visible.scatter(-1, frame.first, False)
         for q, k in factors:
             dtype = compute_dtype(q.dtype)
             logits = grouped_product(q.detach().to(dtype), k.detach().to(dtype).mT)
-            seen = int(frame.visible.sum()) * logits.shape[1]
-            self.logits[number].add(logits.masked_fill(~frame.visible, 0.0), seen)
-        self.hidden[number].add(layer.hidden)
+            self.logits[number].first.add(frame.at_first(logits))
+            self.logits[number].others.add(logits.masked_fill(~later, 0.0), int(later.sum()) * logits.shape[1])
+        begins = frame.first[:, 0, :, 0] == torch.arange(later.shape[-1], device=later.device)
+        self.hidden[number].first.add(layer.hidden[begins])
+        self.hidden[number].others.add(layer.hidden[~begins])
         size = effective.abs()
         self.first[number] += frame.at_first(size).double().sum().cpu()
         self.mass[number] += size.sum(-1).double().sum().cpu()
@@ -111,15 +140,29 @@ class OutlierSums:
         """Divide, once."""
         shares = numbers(self.first / self.mass)
         layers = [
-            LayerOutliers(layer=number, logits=logits.result(), hidden=hidden.result(), first_token=share)
+            LayerOutliers(
+                layer=number,
+                logits=logits.together(),
+                hidden=hidden.together(),
+                first_token=share,
+                logits_apart=logits.result(),
+                hidden_apart=hidden.result(),
+            )
             for number, (logits, hidden, share) in enumerate(zip(self.logits, self.hidden, shares, strict=True))
         ]
+        logits, hidden = ApartSums(), ApartSums()
+        for whole, parts in ((logits, self.logits), (hidden, self.hidden)):
+            for part in parts:
+                whole.merge(part)
         return Outliers(
             tokens=self.tokens,
-            logits=_together(self.logits),
-            hidden=_together(self.hidden),
+            logits=logits.together(),
+            hidden=hidden.together(),
             first_token=mean_of(shares),
             int8_channels=self._int8_channels(),
+            logits_apart=logits.result(),
+            hidden_apart=hidden.result(),
+            hidden_ratio=max((x for layer in layers if (x := layer.hidden.ratio) is not None), default=None),
             layers=layers,
         )
 
@@ -130,13 +173,14 @@ class OutlierSums:
 
 
 @torch.no_grad()
-def outliers(model: Decoder, batches: Iterable[Batch]) -> Outliers:
+def outliers(model: Decoder, batches: Iterable[Batch], tokens: int | None = None) -> Outliers:
     """Measure the outliers of a model on the tokens of the batches, with its device and precision.
 
-    ValueError: no windows.
+    tokens: on exactly so many, the first ones, since the largest of more values is larger; None: on all. ValueError: no
+    windows, or fewer tokens.
     """
     sums = OutlierSums(model.config.layers)
-    for batch in chunks(batches):
+    for batch in chunks(batches) if tokens is None else _first_tokens(batches, tokens):
         seen = look(model, batch)
         for number, layer in enumerate(seen.layers):
             factors = layer.mixer.logit_factors(layer.x, layer.where)
@@ -144,8 +188,19 @@ def outliers(model: Decoder, batches: Iterable[Batch]) -> Outliers:
     return sums.result()
 
 
-def _together(parts: list[SpreadSums]) -> Spread:
-    whole = SpreadSums()
-    for part in parts:
-        whole.merge(part)
-    return whole.result()
+def _first_tokens(batches: Iterable[Batch], tokens: int) -> Iterator[Batch]:
+    """The windows that hold the first so many tokens, the last one cut."""
+    check_whole("tokens", tokens, 1)
+    left = tokens
+    for batch in chunks(batches):
+        count, length = batch.tokens.shape
+        whole = min(count, left // length)
+        left -= whole * length
+        if whole:
+            yield Batch(*(part[:whole] for part in batch))
+        if whole < count and left:
+            yield Batch(*(part[whole : whole + 1, :left] for part in batch))
+            left = 0
+        if not left:
+            return
+    raise ValueError(f"{tokens:,} tokens are needed, there are {tokens - left:,}; ask for at most so many")

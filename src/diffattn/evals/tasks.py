@@ -8,6 +8,7 @@ from diffattn.evals.base import Progress, Result, Task
 from diffattn.evals.long_context import LongContext
 from diffattn.evals.many_shot import ManyShot
 from diffattn.evals.needle import NEEDLES
+from diffattn.evals.quantise import Quantise
 from diffattn.evals.reader import ModelReader
 from diffattn.evals.shift import Shift
 
@@ -15,6 +16,7 @@ TASKS: dict[str, type[Any]] = {
     "many_shot": ManyShot,
     "long_context": LongContext,
     "shift": Shift,
+    "quantise": Quantise,
     **{task.name: task for task in NEEDLES},
 }
 """Name to the dataclass that holds the task's options."""
