@@ -202,7 +202,7 @@ class _Problem:
         """Half of the weighted Huber loss of the runs and of the priors [K]."""
         size = np.abs(residuals)
         huber = np.where(size < HUBER, size**2 / 2, HUBER * (size - HUBER / 2))
-        return (weights * huber).sum(axis=1) + (self.prior * (p - self._middle(p)) ** 2).sum(axis=1) / 2
+        return (weights * huber).sum(axis=1) + (self.prior * self._away(p) ** 2).sum(axis=1) / 2
 
     def descend(self, p: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Minimise from every start [K, P] under its weights [K, R] or [R]; gives parameters and values."""
@@ -214,7 +214,7 @@ class _Problem:
             # The curvature of Huber's loss, as if it were a square that the residual's size makes lighter.
             lighter = weights * np.minimum(1, HUBER / np.maximum(np.abs(residuals), 1e-9))
             weighted = np.swapaxes(gains * lighter[..., None], 1, 2)
-            slope = (weighted @ residuals[..., None])[..., 0] + self.prior * (p - self._middle(p))
+            slope = (weighted @ residuals[..., None])[..., 0] + self.prior * self._away(p)
             curvature = weighted @ gains + np.diag(self.prior)
             diagonal = np.einsum("kpp->kp", curvature)
             damped = curvature + (damping[:, None] * diagonal + 1e-9)[..., None] * np.eye(p.shape[1])
@@ -232,9 +232,9 @@ class _Problem:
                 break
         return p, value
 
-    def _middle(self, p: np.ndarray) -> np.ndarray:
-        """What the priors draw to; without a term (-inf) there is nothing to draw."""
-        return np.where(self.prior > 0, self.middle, np.where(np.isfinite(p), p, 0))
+    def _away(self, p: np.ndarray) -> np.ndarray:
+        """How far parameters lie from the middle of their priors; a term that is not there (-inf) has none."""
+        return np.where(self.prior > 0, p - self.middle, 0)
 
 
 def _spread(points: Points, values: np.ndarray) -> float:
