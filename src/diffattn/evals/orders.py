@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,10 @@ def spread(scores: np.ndarray) -> Spread:
     between = n * float(means.var(ddof=1))
     rest = x - means - x.mean(axis=1, keepdims=True) + x.mean()
     within = float((rest**2).sum()) / ((n - 1) * (orders - 1))
-    draws = np.random.default_rng(0).f(orders - 1, (n - 1) * (orders - 1), QUANTILE_DRAWS)
-    quantiles = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     variance = (between - within) / n
-    high, low = (np.sqrt(max(0.0, float(between / q - within)) / n) for q in quantiles)
+    high, low = (
+        np.sqrt(max(0.0, float(between / q - within)) / n) for q in _quantiles(orders - 1, (n - 1) * (orders - 1))
+    )
     exchanged = _exchanged(x, np.full((1, n), 1 / n))[:, 0]
     ranges = exchanged.max(axis=1) - exchanged.min(axis=1)
     return Spread(
@@ -94,6 +95,14 @@ def by_group(scores: np.ndarray, groups: Sequence[Hashable]) -> dict[str, float]
         "without_effect": float(exchanged.mean()),
         "p": _share_above(exchanged, found),
     }
+
+
+@cache
+def _quantiles(above: int, below: int) -> tuple[float, float]:
+    """Bounds that F with these degrees of freedom is between in 95 %."""
+    draws = np.random.default_rng(0).f(above, below, QUANTILE_DRAWS)
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
 
 
 def _exchanged(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
