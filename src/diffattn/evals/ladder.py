@@ -98,7 +98,7 @@ def measure(
     }
     if "loss" in tasks:
         windows = together(data.evaluation(split, tokens), batch_size)
-        found["loss"] = evaluate(model, windows, data.token_bytes).to_dict()
+        found["loss"] = evaluate(model, windows, data.token_bytes, data.grader).to_dict()
         del found["loss"]["documents"]
     if "maps" in tasks:
         answers = isinstance(data.config, SyntheticData)
