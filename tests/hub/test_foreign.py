@@ -24,11 +24,6 @@ CLOSE = {"rtol": 0.0, "atol": 1e-4}
 PROMPT = "Once upon a time"
 
 
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
     return foreign_folder(tmp_path / "llama")
