@@ -126,11 +126,12 @@ def labelled(source: str = DOCSTRINGS, fine: bool = False) -> Labelled:
             raise ValueError("the docstrings have no fine classes; only TREC's lines, COARSE:fine text, have")
         return _split(DOCSTRINGS, docstring_examples())
     place = Path(source).expanduser()
+    name = place.name
     if place.is_dir():
         sides = [[f for f in sorted(place.iterdir()) if side in (f.stem, f.suffix[1:])] for side in ("train", "test")]
         if all(len(files) == 1 for files in sides):
             shown, asked = (_examples(files[0], fine) for files in sides)
-            return Labelled(place.name, tuple(shown), tuple(asked))
+            return Labelled(name, tuple(shown), tuple(asked))
         place /= "data_full.json"
     if not place.is_file():
         raise ValueError(
@@ -139,8 +140,8 @@ def labelled(source: str = DOCSTRINGS, fine: bool = False) -> Labelled:
         )
     text = _decoded(place)
     if text.lstrip().startswith("{") and (both := _clinc(text)) and not fine:
-        return Labelled(place.name, *both)
-    return _split(place.name, _examples(place, fine))
+        return Labelled(name, *both)
+    return _split(name, _examples(place, fine))
 
 
 def _decoded(file: Path) -> str:
