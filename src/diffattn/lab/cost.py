@@ -14,12 +14,12 @@ SHARE = 0.62
 """arXiv 2410.05258, section 3.2: 6.8 B differential parameters reach the loss of 11 B (62.2 %), embeddings included."""
 
 COUNTED = (
-    "Counted: every tensor of the program as it runs on this machine's CPU, uncompiled, though none is allocated; not",
-    "what kernels allocate within themselves, the process, what an allocator wastes. GPU kernels may keep other tensors.",
+    "Counted: every tensor of the program as it runs on this machine's CPU, uncompiled, though none is allocated. Not",
+    "counted: what kernels allocate within themselves, the process, what an allocator wastes. GPU kernels may differ.",
     "Training: weights, gradients and AdamW's two moments are float32 whatever the precision; the loss takes the",
-    "vocabulary in pieces; kept: by the forward pass for the backward pass. Inference: weights and cache are of the",
-    "precision; a prompt of context - 1 tokens, then one token. FLOPs: of matrix products. least: for the function, with",
-    "no credit for causality; executed: by these kernels, the output head of a prompt at its last token only.",
+    "vocabulary in pieces; kept: by the forward pass for the backward pass. Inference: weights and cache have the",
+    "precision; a prompt of context - 1 tokens enters, then one token. FLOPs: of matrix products. least: for the",
+    "function, causality not credited; executed: by these kernels, the output head of a prompt at its last token only.",
 )
 
 

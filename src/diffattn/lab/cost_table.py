@@ -18,15 +18,9 @@ def as_text(found: dict[str, Any]) -> str:
     step += ", checkpointed" * setting["checkpoint_activations"]
     header = ["", *(arm["variant"] for arm in arms)], ["", *(arm["label"] for arm in arms)]
     table = [*header, *_rows(_model(), arms)]
-    for title, mode, rows in (
-        (f"{step}, {setting['precision']}", "training", _training()),
-        (
-            f"GENERATION, {setting['batch_size']} rows of {model['context']} tokens, {setting['precision']}",
-            "inference",
-            _inference(),
-        ),
-    ):
-        table += [[title], *_rows(rows + _peak(mode, arms), arms)]
+    generation = f"GENERATION, {setting['batch_size']} rows of {model['context']} tokens"
+    for title, mode, rows in ((step, "training", _training()), (generation, "inference", _inference())):
+        table += [[f"{title}, {setting['precision']}"], *_rows(rows + _peak(mode, arms), arms)]
     lines = [*_aligned(table), "", *COUNTED, "", *found["sentences"]]
     if len(arms) > 1:
         lines.append(
