@@ -50,11 +50,15 @@ def copier(context: int = 512) -> Planted:
 
 
 def now_and_then(rate: float, seed: int, context: int = 300) -> Planted:
-    """Finds all answers of a sample or none, at a rate; whether it does depends on the prompt."""
-    return Planted(
-        speaks=lambda prompt: copies(prompt) if random.Random(f"{seed}{prompt}").random() < rate else "none",
-        context=context,
-    )
+    """Finds each of two answers at a rate; in half of the samples both or neither, in the others independently."""
+
+    def speaks(prompt: str) -> str:
+        draw = random.Random(f"{seed}{prompt}")
+        alike, *luck = (draw.random() for _ in range(3))
+        found = [chance < rate for chance in (luck[:1] * 2 if alike < 0.5 else luck)]
+        return " and ".join(name if hit else "0000" for name, hit in zip(answers(prompt), found, strict=True))
+
+    return Planted(speaks=speaks, context=context)
 
 
 def run(task: Any, reader: Any, limit: int | None = None, seed: int = 0) -> Result:

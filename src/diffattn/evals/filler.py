@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from diffattn.evals.facts import LETTERS
 from diffattn.evals.texts import documents
@@ -36,8 +37,7 @@ def filler(source: str, longest: int) -> Filler:
     """
     wanted = ENOUGH * longest
     if source == NOISE:
-        draw = random.Random("noise")
-        return Filler(["".join(draw.choices(LETTERS, k=draw.randint(2, 8))) + " " for _ in range(wanted)])
+        return Filler(noise(wanted))
     words: list[str] = []
     for document in documents(source):
         # A document ends in a line of its own, whatever its last character.
@@ -47,3 +47,10 @@ def filler(source: str, longest: int) -> Filler:
     if not words:
         raise ValueError(f"{source} has no text to hide facts in: name another --source, or noise")
     return Filler(words)
+
+
+@cache
+def noise(count: int) -> Sequence[str]:
+    """Give words of 2 to 8 random letters, always the same ones."""
+    draw = random.Random("noise")
+    return ["".join(draw.choices(LETTERS, k=draw.randint(2, 8))) + " " for _ in range(count)]

@@ -1,5 +1,7 @@
 """What a number of samples can tell, before any model is asked."""
 
+from collections.abc import Callable
+from functools import cache
 from math import comb, lgamma, sqrt
 from typing import Any
 
@@ -20,15 +22,19 @@ def told(samples: int) -> dict[str, Any]:
     nothing that the other can do ("nested"), and where the two, the worse one with a share of 0.5, fail independently;
     None: even from 0.5 to 1 it would not be found, or there are more than 1000 samples.
     """
-    few = samples <= MOST
+    nested, independent = differences(samples) if samples <= MOST else (None, None)
     return {
         "samples": samples,
         "half_width": {"0.5": wilson_half_width(samples, 0.5), "0.9": wilson_half_width(samples, 0.9)},
-        "difference": {
-            "nested": _least(samples, 1.0, lambda d: (0.0, d)) if few else None,
-            "independent": _least(samples, 0.5, lambda d: (0.5 * (0.5 - d), 0.5 * (0.5 + d))) if few else None,
-        },
+        "difference": {"nested": nested, "independent": independent},
     }
+
+
+@cache
+def differences(samples: int) -> tuple[float | None, float | None]:
+    """Give the least differences that are found: nested, and independent."""
+    nested = _least(samples, 1.0, lambda d: (0.0, d))
+    return nested, _least(samples, 0.5, lambda d: (0.5 * (0.5 - d), 0.5 * (0.5 + d)))
 
 
 def wilson_half_width(samples: int, share: float) -> float:
@@ -69,7 +75,7 @@ def _critical(differ: int) -> int:
     return few
 
 
-def _least(samples: int, most: float, cells: Any) -> float | None:
+def _least(samples: int, most: float, cells: Callable[[float], tuple[float, float]]) -> float | None:
     """Halve until the difference is known to a thousandth."""
     low, high = 0.0, most
     if mcnemar_power(samples, *cells(high)) < POWER:
