@@ -21,7 +21,8 @@ def model(variant: str = "diff_v1", **fields) -> Decoder:
 
 def slowly(decoder: Decoder, prompt: str, continuation: str) -> float:
     """Log-probability of a continuation, one token after the other."""
-    ids, total = [256, *prompt.encode()], 0.0
+    # Nothing stands before a text of ours; where there is no prompt, end-of-text does.
+    ids, total = list(prompt.encode()) or [256], 0.0
     for byte in continuation.encode():
         logits = decoder(torch.tensor([ids]))[0, -1].detach()
         total += float(logits.log_softmax(-1)[byte])
@@ -55,9 +56,9 @@ def test_greedy_says_whether_the_model_would_write_it() -> None:
     reader = ModelReader(model(), Bytes())
     written = reader.write(["abc"], 1, (), GREEDY)[0]
     # The first byte of most texts that an untrained model writes is no character by itself.
-    likeliest = int(reader.model(torch.tensor([[256, *b"abc"]]))[0, -1].argmax())
-    assert reader.score_ids([([256, *b"abc"], [likeliest])])[0].greedy
-    assert not reader.score_ids([([256, *b"abc"], [(likeliest + 1) % 256])])[0].greedy
+    likeliest = int(reader.model(torch.tensor([list(b"abc")]))[0, -1].argmax())
+    assert reader.score_ids([(b"abc", [likeliest])])[0].greedy
+    assert not reader.score_ids([(b"abc", [(likeliest + 1) % 256])])[0].greedy
     assert len(written) <= 1
 
 
@@ -66,9 +67,9 @@ def test_a_token_across_the_border_is_judged_whole(tmp_path: Path) -> None:
     tokenizer = train_bpe([b"ab ab ab ab cab cab"], 259, tmp_path / "tokenizer.json")
     decoder = small_model("softmax", dtype=torch.float64, vocab_size=259, context=64)
     reader = ModelReader(decoder, tokenizer)
-    whole = reader.encode("ab")
-    assert len(whole) == 2
-    assert reader.score([("a", "b")])[0].total == pytest.approx(reader.score_ids([(whole[:1], whole[1:])])[0].total)
+    first, ab = reader.encode("c"), reader.encode("cab")
+    assert ab[0] == first[0] and len(ab) == 2
+    assert reader.score([("ca", "b")])[0].total == pytest.approx(reader.score_ids([(ab[:1], ab[1:])])[0].total)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -94,8 +94,9 @@ class ModelReader:
         self.model, self.tokenizer = model.eval(), tokenizer
         self.identity, self.batch_size = identity, batch_size
         self.context = model.config.context
-        self.start = tokenizer.start
-        """The id that stands before every text."""
+        self.start = [tokenizer.start] if tokenizer.start != tokenizer.end else []
+        """The id before every text; none where the tokenizer has no beginning of text: in training, too, nothing is
+        seen of the document before."""
 
     @classmethod
     def open(cls, folder: Path, batch_size: int = 16) -> "ModelReader":
@@ -106,15 +107,18 @@ class ModelReader:
         return cls(model, tokenizer, identify(folder), batch_size)
 
     def encode(self, text: str) -> list[int]:
-        """Give the ids of a text that stands at the beginning, its start token first."""
-        return [self.start, *map(int, self.tokenizer.encode([text.encode()])[0])]
+        """Give the ids of a text that begins here, behind the tokenizer's beginning of text if it has one."""
+        return [*self.start, *map(int, self.tokenizer.encode([text.encode()])[0])]
 
     def count(self, text: str) -> int:
         """Tokens of a text, its start token included."""
         return len(self.encode(text))
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Scored]:
-        """Judge continuations. A token that joins a prompt's end and the continuation's beginning is judged whole."""
+        """Judge continuations. A token that joins a prompt's end and the continuation's beginning is judged whole.
+
+        Where nothing stands before the continuation, it is read behind end-of-text.
+        """
         prompts = {prompt: self.encode(prompt) for prompt in dict.fromkeys(prompt for prompt, _ in pairs)}
         split: list[tuple[Ids, Ids]] = []
         for prompt, continuation in pairs:
@@ -124,7 +128,7 @@ class ModelReader:
             common = min(len(alone), len(whole) - 1)
             while whole[:common] != alone[:common]:
                 common -= 1
-            split.append((whole[:common], whole[common:]))
+            split.append((whole[:common] or [self.tokenizer.end], whole[common:]))
         return self.score_ids(split)
 
     @torch.no_grad()
@@ -198,14 +202,14 @@ class ModelReader:
 
     def write(self, prompts: Sequence[str], max_new_tokens: int, stops: Sequence[str], how: Sampling) -> list[str]:
         """Continue prompts, those of similar length together."""
-        ids = [self.encode(prompt) for prompt in prompts]
+        ids = [self.encode(prompt) or [self.tokenizer.end] for prompt in prompts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         texts: dict[int, str] = {}
         for first in range(0, len(order), self.batch_size):
             some = order[first : first + self.batch_size]
             longest = max(len(ids[i]) for i in some)
             padding = [longest - len(ids[i]) for i in some]
-            tokens = torch.tensor([[self.start] * gap + ids[i] for gap, i in zip(padding, some, strict=True)])
+            tokens = torch.tensor([[0] * gap + ids[i] for gap, i in zip(padding, some, strict=True)])
             mask = torch.tensor([[0] * gap + [1] * (longest - gap) for gap in padding])
             written = self.model.generate(
                 tokens.to(self.model.head.device),
@@ -226,8 +230,8 @@ class ModelReader:
         """What new ids add to a prompt's text: decoded with it, as some tokenizers drop a text's first space."""
         if self.tokenizer.end in new:
             new = new[: new.index(self.tokenizer.end)]
-        before = self.tokenizer.decode(prompt[1:])
-        return self.tokenizer.decode([*prompt[1:], *new])[len(before) :]
+        prompt = [i for i in prompt if i not in (*self.start, self.tokenizer.end)]
+        return self.tokenizer.decode([*prompt, *new])[len(self.tokenizer.decode(prompt)) :]
 
 
 def until(text: str, stops: Sequence[str]) -> str:
