@@ -84,7 +84,7 @@ class ModelReader:
     """A decoder with its tokenizer."""
 
     def __init__(self, model: Decoder, tokenizer: Tokenizer, identity: str = "", batch_size: int = 16) -> None:
-        """identity: a hash of the model, part of what answers are kept under. ValueError: a model that reads no text."""
+        """identity: a hash of the model, for answers that are kept. ValueError: a model that reads no text."""
         check_whole("batch_size", batch_size, 1)
         if tokenizer.vocab_size > model.config.vocab_size:
             raise ValueError(
