@@ -63,6 +63,7 @@ def test_the_published_pairs_agree_with_one_shift():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("truth", "sd", "own_sd"),
     [(Truth(), 0.019, 0.0), (Truth(shifts=(1.6, 0.85)), 0.019, 0.0), (Truth(), 0.019, 0.01)],

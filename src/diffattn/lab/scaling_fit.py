@@ -223,7 +223,8 @@ class _Problem:
             new_residuals, new_gains = self.residuals(trial)
             new = self.value(trial, new_residuals, weights)
             better = new < value
-            settled = better & (value - new < 1e-9 * (1 + new)) | ~better & (damping > 1e6)
+            small = np.abs(step).max(axis=1) < 1e-6
+            settled = small | better & (value - new < 1e-9 * (1 + new)) | ~better & (damping > 1e6)
             p, value = np.where(better[:, None], trial, p), np.where(better, new, value)
             residuals = np.where(better[:, None], new_residuals, residuals)
             gains = np.where(better[:, None, None], new_gains, gains)
