@@ -23,10 +23,6 @@ COUNTED = (
 )
 
 
-WITH_WEIGHTS = "weights, gradients, moments"
-"""The part of a peak that grows with the parameters alone."""
-
-
 @dataclass(frozen=True)
 class Sized:
     """A model, and how it came to its size."""
@@ -146,7 +142,7 @@ def shares(arm: dict[str, Any], mode: str) -> dict[str, float]:
     """Give what a peak is made of, as shares of it; the temporary part holds the tokens too."""
     parts, peak = arm[mode]["peak_parts_bytes"], arm[mode]["peak_bytes"]
     groups = {
-        WITH_WEIGHTS: ("weights", "gradients", "moments"),
+        "weights, gradients, moments" if mode == "training" else "weights": ("weights", "gradients", "moments"),
         "activations": ("activations",),
         "cached keys and values": ("cache",),
         "temporary tensors": ("temporary", "tokens"),
