@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.evals.base import Progress, Result, Task
+from diffattn.evals.hallucination import Hallucination
 from diffattn.evals.long_context import LongContext
 from diffattn.evals.many_shot import ManyShot
 from diffattn.evals.needle import NEEDLES
@@ -13,6 +14,7 @@ from diffattn.evals.reader import ModelReader
 from diffattn.evals.shift import Shift
 
 TASKS: dict[str, type[Any]] = {
+    "hallucination": Hallucination,
     "many_shot": ManyShot,
     "long_context": LongContext,
     "shift": Shift,
