@@ -1,12 +1,13 @@
 """Scales, ticks and labels of the hand-written pictures."""
 
+import re
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffattn.lab.report.panels import Dot, Line, Row, dot_panel, line_panel, shown
+from diffattn.lab.report.panels import Dot, Line, Matrix, Row, dot_panel, line_panel, map_panel, shown
 from diffattn.lab.report.svg import Scale, element, labels, short, spread
 
 
@@ -70,3 +71,14 @@ def test_events_that_never_came_have_their_own_place() -> None:
 
 def test_white_space_in_tokens_becomes_visible() -> None:
     assert [shown(t) for t in (" def", "\n", "\t", "a_rather_long_token")] == ["·def", "⏎", "⇥", "a_rathe…"]
+
+
+def test_a_map_draws_neighbours_of_one_colour_in_one_piece() -> None:
+    values = [[0.3, 0.25, 0.0], [-0.3, 0.3, 0.01], [0.3, 0.5, 0.5]]
+    drawn = map_panel(Matrix("A", values, ["a", "b", "c"]))
+    paths = dict(re.findall(r'<path d="([^"]*)" class="cell (\w+)">', drawn))
+    assert {shade: path for path, shade in paths.items()} == {
+        "plus4": "M0 0h2v1h-2zM1 1h1v1h-1zM0 2h1v1h-1z",
+        "minus4": "M0 1h1v1h-1z",
+        "plus5": "M1 2h2v1h-2z",
+    }

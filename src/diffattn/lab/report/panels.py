@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from diffattn.lab.report.svg import (
     Scale,
@@ -164,23 +165,24 @@ class Matrix:
 
 
 def map_panel(matrix: Matrix) -> str:
-    """A square of coloured cells; one path per step of colour keeps the file small."""
+    """A square of coloured cells; one path per step of colour, in whole cells, keeps the file small."""
     count = len(matrix.tokens)
     edge = 12 + 5.2 * min(8, max(len(shown(token)) for token in matrix.tokens))
     cell = (WIDTH - 8 - edge) / count
     top = 24 + edge
     paths: dict[str, list[str]] = {}
     for t, row in enumerate(matrix.values):
-        for s, value in enumerate(row):
-            step = sum(abs(value) >= level for level in matrix.levels)
-            if step:
-                corner = f"M{edge + s * cell:.1f} {top + t * cell:.1f}"
-                name = f"{'minus' if value < 0 else 'plus'}{step}"
-                paths.setdefault(name, []).append(f"{corner}h{cell:.1f}v{cell:.1f}h-{cell:.1f}z")
+        first = 0
+        for name, same in groupby(_step(value, matrix.levels) for value in row):
+            width = len(list(same))
+            if name:
+                paths.setdefault(name, []).append(f"M{first} {t}h{width}v1h-{width}z")
+            first += width
     size = cell * count
     body = [text(6, 13, matrix.title, "title")]
     body.append(element("rect", x=edge, y=top, width=size, height=size, class_="paper"))
-    body += [element("path", d="".join(cells), class_=f"cell {name}") for name, cells in sorted(paths.items())]
+    cells = [element("path", d="".join(parts), class_=f"cell {name}") for name, parts in sorted(paths.items())]
+    body.append(element("g", *cells, transform=f"translate({edge:.1f} {top:.1f}) scale({cell:.3f})"))
     font = min(9.0, max(6.0, cell * 0.95))
     # Long passages: not every token has room for a label.
     for i, token in list(enumerate(matrix.tokens))[:: math.ceil(6.5 / cell)]:
@@ -190,6 +192,12 @@ def map_panel(matrix: Matrix) -> str:
         turn = f"rotate(-90 {edge + at + font / 3:.1f} {top - 4:.1f})"
         body.append(text(edge + at + font / 3, top - 4, shown(token), "token", transform=turn, style=style))
     return panel(matrix.title, body, top + size + 4)
+
+
+def _step(value: float, levels: Sequence[float]) -> str:
+    """Class of the style sheet for a step of colour; empty for an entry that is left blank."""
+    step = sum(abs(value) >= level for level in levels)
+    return f"{'minus' if value < 0 else 'plus'}{step}" if step else ""
 
 
 def shown(token: str) -> str:
