@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import pytest
 import torch
 
 from diffattn import recipes
+from diffattn.evals import perplexity
 from diffattn.hub.convert import load
-from diffattn.lab import progress, runner
+from diffattn.lab import progress, runner, worker
 from diffattn.lab.plan import Arm, Plan
 from diffattn.lab.pool import Pool
 from diffattn.lab.runs import judged_runs
@@ -129,6 +131,28 @@ def test_a_mistake_in_a_run_ends_the_comparison_with_its_message(tmp_path):
     task = tiny_task(train=replace(tiny_task().train, init_from=str(tmp_path / "nothing")))
     with pytest.raises(ValueError, match="nothing"):
         runner.compare(tiny_plan(task), tmp_path / "out", workers=1, quiet=True)
+
+
+def test_a_run_whose_loss_is_not_finite_on_test_has_failed_and_ends_nothing(compared, monkeypatch, tmp_path):
+    run = next(run for run in judged_runs(tiny_plan()) if run.maps)
+    folder = tmp_path / run.folder
+    shutil.copytree(compared[0] / run.folder, folder)
+    for found in (folder / "evals").iterdir():
+        found.unlink()
+    heldout = perplexity.evaluate
+
+    def broken(*given):
+        return replace(heldout(*given), loss=float("nan"))
+
+    monkeypatch.setattr(perplexity, "evaluate", broken)
+    job = {"folder": str(folder), "config": run.config.to_dict(), "judged": True, "maps": True, "plugins": []}
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    assert worker.work(job | {"evals": (), "evals_limit": 1}) == "non-finite"
+    assert not list((folder / "evals").iterdir())
+    done = json.loads((folder / "done").read_text())
+    assert (done["status"], done["loss"], done["layer"]) == ("non-finite", None, "the evaluation on test")
+    assert done["step"] == run.config.train.steps
+    assert runner.Comparison(tiny_plan(), tmp_path, "", True)._complete(run)
 
 
 @pytest.mark.slow

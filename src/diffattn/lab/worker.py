@@ -6,6 +6,7 @@ from the runner lets runs go side by side, and lets one that is killed be taken 
 
 import _thread
 import json
+import math
 import os
 import queue
 import shutil
@@ -81,15 +82,27 @@ def work(job: dict[str, Any]) -> str:
     outcome = train(run, folder, quiet=True)
     if outcome.status == "finished":
         shutil.rmtree(folder / "start", ignore_errors=True)
-        if job["judged"]:
-            evaluate_run(run, folder, maps=job["maps"])
+        if job["judged"] and not evaluate_run(run, folder, maps=job["maps"]):
+            return _failed_on_test(folder)
     return outcome.status
 
 
-def evaluate_run(run: Any, folder: Path, *, maps: bool) -> None:
+def _failed_on_test(folder: Path) -> str:
+    """Count a run whose loss is finite on dev alone as failed, as training counts others."""
+    from diffattn.lab.progress import read_done
+    from diffattn.train.files import write_json
+
+    status = "non-finite"
+    failed = {"status": status, "loss": None, "layer": "the evaluation on test"}
+    write_json(folder / "done", read_done(folder) | failed)
+    return status
+
+
+def evaluate_run(run: Any, folder: Path, *, maps: bool) -> bool:
     """Write evals/test.json and, where `maps` asks for them, evals/inside.json and evals/maps.json of a finished run.
 
-    Only the report reads them. What is inside is looked at on the dev split.
+    Only the report reads them. What is inside is looked at on the dev split. False, and nothing is written: the loss on
+    test is not finite.
     """
     from diffattn.data import SyntheticData, open_data
     from diffattn.evals.instruments import look_inside
@@ -100,12 +113,14 @@ def evaluate_run(run: Any, folder: Path, *, maps: bool) -> None:
 
     test, attention = folder / "evals" / "test.json", folder / "evals" / "maps.json"
     if test.exists() and (attention.exists() or not maps):
-        return
+        return True
     test.parent.mkdir(exist_ok=True)
     data = open_data(run.data, context=run.model.context, batch_size=run.train.batch_size, seed=run.seed)
     model = load(folder / "model").eval()
     if not test.exists():
         heldout = evaluate(model, data.evaluation("test", run.train.eval_tokens), data.token_bytes, data.grader)
+        if not math.isfinite(heldout.loss):
+            return False
         write_json(test, heldout.to_dict())
     if maps and not attention.exists():
         answers = isinstance(run.data, SyntheticData)
@@ -114,6 +129,7 @@ def evaluate_run(run: Any, folder: Path, *, maps: bool) -> None:
         # Last, as it says that all is written.
         ids = data.sentence()
         write_json(attention, sentence_maps(model, ids, data.labels(ids)))
+    return True
 
 
 def _with_redrawn_attention(run: Any, folder: Path) -> Any:
