@@ -20,7 +20,7 @@ def test_answers_come_in_the_order_of_the_items_whatever_the_batch() -> None:
     reader = Planted(chance=prefers_long)
     found = [ask(reader, "t", ITEMS, Progress(), batch_size=size) for size in (1, 2, 16)]
     assert found[0] == found[1] == found[2]
-    assert found[0][1] == Answer("1", "bb", (-6.0, -3.0))
+    assert found[0][1] == Answer("1", "bb", (-6.0, -3.0), (False, False))
 
 
 def test_choices_and_texts_may_be_mixed() -> None:

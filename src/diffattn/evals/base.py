@@ -41,6 +41,8 @@ class Answer:
     """What it wrote, or the likeliest choice; of equals, the first."""
     log_probabilities: tuple[float, ...] = ()
     """Of each choice, nats: the sum over its tokens."""
+    greedy: tuple[bool, ...] = ()
+    """Of each choice: greedy decoding would write it."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,8 @@ class Progress:
             # A line that a killed process left without its end is asked again.
             file.write_text("".join(line + "\n" for line in lines[:-1]), encoding="utf-8")
             for line in lines[:-1]:
-                fields = json.loads(line)
-                found[fields["id"]] = Answer(fields["id"], fields["text"], tuple(fields["log_probabilities"]))
+                fields = {name: tuple(v) if isinstance(v, list) else v for name, v in json.loads(line).items()}
+                found[fields["id"]] = Answer(**fields)
         return found, file
 
 
@@ -175,6 +177,8 @@ def _answers(reader: Reader, items: list[Item], sampling: Sampling) -> list[Answ
     scored = iter(reader.score([(item.prompt, choice) for item in items for choice in item.choices]))
     answers: list[Answer] = []
     for item in items:
-        totals = tuple(next(scored).total for _ in item.choices)
-        answers.append(Answer(item.id, item.choices[totals.index(max(totals))], totals))
+        judged = [next(scored) for _ in item.choices]
+        totals = tuple(choice.total for choice in judged)
+        likeliest = item.choices[totals.index(max(totals))]
+        answers.append(Answer(item.id, likeliest, totals, tuple(choice.greedy for choice in judged)))
     return answers

@@ -115,12 +115,17 @@ class ModelReader:
         return len(self.encode(text))
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Scored]:
-        """Judge continuations. A token that joins a prompt's end and the continuation's beginning is judged whole.
+        """Judge continuations, split from their prompts as `split` does it."""
+        return self.score_ids(self.split(pairs))
 
-        Where nothing stands before the continuation, it is read behind end-of-text.
+    def split(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+        """Give the ids of prompts and of their continuations, at least one each.
+
+        A token that joins a prompt's end and the continuation's beginning belongs to the continuation. Where nothing
+        stands before the continuation, it is read behind end-of-text. ValueError: an empty continuation.
         """
         prompts = {prompt: self.encode(prompt) for prompt in dict.fromkeys(prompt for prompt, _ in pairs)}
-        split: list[tuple[Ids, Ids]] = []
+        split: list[tuple[list[int], list[int]]] = []
         for prompt, continuation in pairs:
             alone, whole = prompts[prompt], self.encode(prompt + continuation)
             if not continuation:
@@ -129,7 +134,7 @@ class ModelReader:
             while whole[:common] != alone[:common]:
                 common -= 1
             split.append((whole[:common] or [self.tokenizer.end], whole[common:]))
-        return self.score_ids(split)
+        return split
 
     @torch.no_grad()
     def score_ids(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Scored]:
@@ -201,8 +206,14 @@ class ModelReader:
         )
 
     def write(self, prompts: Sequence[str], max_new_tokens: int, stops: Sequence[str], how: Sampling) -> list[str]:
-        """Continue prompts, those of similar length together."""
-        ids = [self.encode(prompt) or [self.tokenizer.end] for prompt in prompts]
+        """Continue prompts."""
+        return self.write_ids([self.encode(prompt) for prompt in prompts], max_new_tokens, stops, how)
+
+    def write_ids(
+        self, prompts: Sequence[list[int]], max_new_tokens: int, stops: Sequence[str], how: Sampling
+    ) -> list[str]:
+        """Continue prompts given as ids, those of similar length together; nothing is read as end-of-text."""
+        ids = [prompt or [self.tokenizer.end] for prompt in prompts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         texts: dict[int, str] = {}
         for first in range(0, len(order), self.batch_size):
@@ -219,12 +230,12 @@ class ModelReader:
                 top_k=how.top_k,
                 top_p=how.top_p,
                 min_p=how.min_p,
-                seed=[_seed(how.seed, prompts[i]) for i in some],
+                seed=[_seed(how.seed, ids[i]) for i in some],
                 eos=self.tokenizer.end,
             )
             for row, i in zip(written[:, longest:].tolist(), some, strict=True):
                 texts[i] = until(self._text(ids[i], row), stops)
-        return [texts[i] for i in range(len(prompts))]
+        return [texts[i] for i in range(len(ids))]
 
     def _text(self, prompt: list[int], new: list[int]) -> str:
         """What new ids add to a prompt's text: decoded with it, as some tokenizers drop a text's first space."""
@@ -250,5 +261,5 @@ def identify(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _seed(seed: int, prompt: str) -> int:
-    return seed * 2**32 + zlib.crc32(prompt.encode())
+def _seed(seed: int, prompt: list[int]) -> int:
+    return seed * 2**32 + zlib.crc32(np.array(prompt, dtype="<i8").tobytes())
