@@ -52,6 +52,13 @@ def test_batch_size_changes_no_score_and_no_text(size: int) -> None:
         assert one.write(prompts, 8, (), how) == other.write(prompts, 8, (), how)
 
 
+def test_another_seed_writes_another_text() -> None:
+    reader = ModelReader(model(), Bytes())
+    texts = [reader.write(["abc"], 8, (), Sampling(temperature=1.0, seed=seed)) for seed in (0, 1, 0)]
+    # Two texts of 8 of some 257 bytes are the same by chance once in far more than a million.
+    assert texts[0] == texts[2] != texts[1]
+
+
 def test_greedy_says_whether_the_model_would_write_it() -> None:
     reader = ModelReader(model(), Bytes())
     written = reader.write(["abc"], 1, (), GREEDY)[0]

@@ -262,4 +262,5 @@ def identify(folder: Path) -> str:
 
 
 def _seed(seed: int, prompt: list[int]) -> int:
-    return seed * 2**32 + zlib.crc32(np.array(prompt, dtype="<i8").tobytes())
+    # Of a seed, torch's generator takes the lowest 32 bits alone.
+    return zlib.crc32(np.array([seed, *prompt], dtype="<i8").tobytes())
