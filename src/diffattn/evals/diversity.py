@@ -89,20 +89,20 @@ Answer = Callable[[Sequence[Asked], Sampling], tuple[list[Kind], list[str]]]
 def compared(
     reader: ModelReader,
     asked: Sequence[Asked],
+    greedy: tuple[list[Kind], list[str]],
     answer: Answer,
     shares: Sequence[float],
     seeds: int,
     summarise: Callable[[Sampling], tuple[list[list[Kind]], list[str]]] | None,
 ) -> list[dict[str, Any]]:
-    """Sample answers, and summaries if asked for: what is wrong beside how much texts differ; a row for each way.
+    """Sample answers, and summaries if wanted: what is wrong beside how much texts differ; a row for each way.
 
     Entropies are made equal on the places of the greedy answers; each way's entropy along its own texts is told as
     well. wrong: the share among answerable questions, over all seeds; over_temperature: what it is above that of
     temperature at equal entropy, question by question; where_greedy_is_grounded: errors that sampling alone makes.
     """
-    kinds, greedy = answer(asked, GREEDY)
-    sure = np.array([kind == "grounded" for kind in kinds])
-    logits = next_logits(reader, _pairs(asked, greedy))
+    sure = np.array([kind == "grounded" for kind in greedy[0]])
+    logits = next_logits(reader, _pairs(asked, greedy[1]))
     able, records = (np.array([getattr(one, name) for one in asked]) for name in ("answerable", "record"))
 
     def share_of(values: np.ndarray, where: np.ndarray) -> dict[str, Any] | None:
@@ -112,7 +112,7 @@ def compared(
     by_temperature: dict[float, np.ndarray] = {}
     for method, level, how in samplings(logits, shares):
         each = [replace(how, seed=seed) for seed in range(seeds if how.temperature else 1)]
-        drawn = [answer(asked, one) for one in each]
+        drawn = [answer(asked, one) for one in each] if level else [greedy]
         wrong = np.array([[kind in WRONG for kind in kinds] for kinds, _ in drawn]).mean(axis=0)
         by_temperature |= {level: wrong} if method == "temperature" else {}
         row = {

@@ -79,7 +79,10 @@ class Hallucination:
         if "diversity" in self.what and isinstance(reader, ModelReader):
             few = None if some is None else some.first(self.drawn)
             summarise = few and (lambda how: few.write(reader, self.name, how, progress))
-            parts["diversity"] = compared(reader, asked[: self.drawn], answer, self.entropies, self.seeds, summarise)
+            first = slice(self.drawn)
+            parts["diversity"] = compared(
+                reader, asked[first], (kinds[first], texts[first]), answer, self.entropies, self.seeds, summarise
+            )
         if self.judge:
             other = Judge(self.judge, self.judge_model)
             parts["judge"] = second_opinion(other, self.name, asked, texts, kinds, progress)
