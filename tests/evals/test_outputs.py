@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import optimize
 
 from diffattn.evals.hull import outside_hull
 from diffattn.evals.inside import PerHead
@@ -88,6 +89,25 @@ def test_weighted_means_lie_inside_the_hull() -> None:
     farthest = points[np.argmax(np.linalg.norm(points, axis=1))]
     assert outside_hull(farthest * 1.01, points)
     assert outside_hull(points[0] * 0.99, points[:1])
+
+
+def test_a_program_that_the_simplex_method_leaves_undecided_is_solved_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    solve, undecided = optimize.linprog, {"highs"}
+
+    def gives_up(*program, method, **options):
+        found = solve(*program, method=method, **options)
+        if method in undecided:
+            found.status, found.fun = 4, None
+        return found
+
+    monkeypatch.setattr(optimize, "linprog", gives_up)
+    points = np.eye(3)
+    assert outside_hull(points[0] * 2, points) is True
+    assert outside_hull(points.mean(axis=0), points) is False
+    undecided.add("highs-ipm")
+    assert outside_hull(points[0] * 2, points) is None
 
 
 def test_softmax_reads_inside_the_hull_and_differences_outside() -> None:

@@ -6,11 +6,11 @@ SLACK = 1e-4
 """Distance, in root mean squares of the points, that still counts as inside: float32 maps sum to 1 within 1e-6."""
 
 
-def outside_hull(vector: np.ndarray, points: np.ndarray) -> bool:
+def outside_hull(vector: np.ndarray, points: np.ndarray) -> bool | None:
     """Say whether vector [E] lies outside the convex hull of points [n, E], by a linear program.
 
     It minimises the largest deviation e of a weighted mean from the vector, |w points - vector| <= e in every channel,
-    w >= 0, sum w = 1. ValueError: scipy is not installed.
+    w >= 0, sum w = 1. None: the solver did not decide. ValueError: scipy is not installed.
     """
     try:
         from scipy.optimize import linprog
@@ -22,12 +22,17 @@ def outside_hull(vector: np.ndarray, points: np.ndarray) -> bool:
     objective = np.append(np.zeros(count), 1.0)
     upper = np.hstack((points.T, -np.ones((width, 1))))
     lower = np.hstack((-points.T, -np.ones((width, 1))))
-    found = linprog(
-        objective,
-        A_ub=np.vstack((upper, lower)),
-        b_ub=np.concatenate((vector, -vector)),
-        A_eq=np.append(np.ones(count), 0.0)[None],
-        b_eq=[1.0],
-    )
-    assert found.status == 0, found.message
-    return bool(found.fun > SLACK)
+    # The simplex method may end undecided on a program that always has a solution; the interior point method then
+    # finds it.
+    for method in ("highs", "highs-ipm"):
+        found = linprog(
+            objective,
+            A_ub=np.vstack((upper, lower)),
+            b_ub=np.concatenate((vector, -vector)),
+            A_eq=np.append(np.ones(count), 0.0)[None],
+            b_eq=[1.0],
+            method=method,
+        )
+        if found.status == 0:
+            return bool(found.fun > SLACK)
+    return None

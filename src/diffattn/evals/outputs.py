@@ -115,8 +115,10 @@ class OutputSums:
         outside, asked = torch.zeros(2, path.read.shape[1], device=path.read.device)
         for window, head, token in places:
             visible = path.values[window, head // share][frame.visible[window, 0, token]]
-            outside[head] += outside_hull(path.read[window, head, token].cpu().numpy(), visible.cpu().numpy())
-            asked[head] += 1
+            found = outside_hull(path.read[window, head, token].cpu().numpy(), visible.cpu().numpy())
+            if found is not None:
+                outside[head] += found
+                asked[head] += 1
         self.sums.add(outside=outside, asked=asked)
 
     def result(self) -> OutputsInside:
