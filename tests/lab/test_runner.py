@@ -145,9 +145,10 @@ def test_a_run_whose_loss_is_not_finite_on_test_has_failed_and_ends_nothing(comp
         return replace(heldout(*given), loss=float("nan"))
 
     monkeypatch.setattr(perplexity, "evaluate", broken)
-    job = {"folder": str(folder), "config": run.config.to_dict(), "judged": True, "maps": True, "plugins": []}
     monkeypatch.setattr(sys, "argv", sys.argv)
-    assert worker.work(job | {"evals": (), "evals_limit": 1}) == "non-finite"
+    config = json.loads((folder / "config.json").read_text())
+    job = {"folder": str(folder), "config": config, "judged": True, "maps": True, "evals": (), "evals_limit": 1}
+    assert worker.work(job | {"plugins": []}) == "non-finite"
     assert not list((folder / "evals").iterdir())
     done = json.loads((folder / "done").read_text())
     assert (done["status"], done["loss"], done["layer"]) == ("non-finite", None, "the evaluation on test")

@@ -94,6 +94,11 @@ def _task(plan: Plan, task: Task) -> Iterator[str]:
             f"  {name:<16}{arm.model.ffn_width:>5}{cost.other_parameters:>18,}{arm.mismatch_percent:>+9.2f} %"
             f"{cost.flops_algebra / 1e6:>16.2f}{cost.flops_executed / 1e6:>10.2f}{cost.cache_bytes:>19,}"
         )
+    if task.evals:
+        yield (
+            f"  evals     {', '.join(task.evals)}: every run of the full budget, at most {task.evals_limit} items of "
+            "each; their time comes on top and is not forecast"
+        )
     if task.base_steps:
         yield f"  base      {base_words(task)}"
     for contrast in task.contrasts:

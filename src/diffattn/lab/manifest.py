@@ -12,6 +12,8 @@ from diffattn.train.config import RunConfig
 from diffattn.train.files import differences, write_json
 
 FILE = "plan.json"
+UNTOLD = ("config", "task", "maps", "evals", "evals_limit")
+"""Fields of a run that follow from its task."""
 UNITS = {"loss": "nats", "tokens_to_50": "tokens"}
 
 
@@ -150,9 +152,8 @@ def _task(task: Task, around: Surroundings, chosen: Mapping[str, float], runs: l
         "recorded_sd_source": task.recorded_sd_source,
         "arms": list(_arms(task)),
         "contrasts": [contrast.to_dict() for contrast in task.contrasts],
-        "runs": [
-            {key: value for key, value in asdict(run).items() if key not in ("config", "task", "maps")} for run in runs
-        ],
+        "evals": list(task.evals),
+        "runs": [{key: value for key, value in asdict(run).items() if key not in UNTOLD} for run in runs],
     }
 
 

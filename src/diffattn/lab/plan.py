@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Literal, Self
 
 from diffattn.data import SyntheticData, TextData
+from diffattn.data.base import nearest
 from diffattn.hub.adapt import check_continues
 from diffattn.lab.arms import Arm, plain_fields
 from diffattn.lab.budget import match
@@ -65,6 +66,10 @@ class Task:
     """Name of the plan whose sweep chose the learning rates, where another one did."""
     rates_between: tuple[str, ...] = ()
     """Two tasks with grids: each arm's rate lies between theirs, geometrically in parameters x tokens."""
+    evals: tuple[str, ...] = ()
+    """Tasks of `diffattn eval`, with their defaults, that every run of the full budget is put to, beside the loss."""
+    evals_limit: int = 32
+    """At most so many items of each; a seed draws its own, the same for all arms."""
     recorded_sd: float | None = None
     """Standard deviation of a paired difference seen before in this setting, for power beforehand."""
     recorded_sd_source: str = ""
@@ -79,6 +84,7 @@ class Task:
         for arm in self.arms:
             arm.validate()
         self._validate_base()
+        self._validate_evals()
         for contrast in self.contrasts:
             if len({self.arm(name).name for name in contrast.arms}) < 4:
                 raise ValueError(f"contrast {contrast.name!r} of task {self.name!r} needs four different arms")
@@ -124,6 +130,25 @@ class Task:
             except ValueError as error:
                 raise ValueError(f"arm {arm.name!r}: {error}") from error
 
+    def _validate_evals(self) -> None:
+        if not self.evals:
+            return
+        if isinstance(self.data, SyntheticData):
+            raise ValueError(
+                f"evals of task {self.name!r} are {', '.join(self.evals)}: they ask models that read text, and this "
+                "task's data are synthetic; leave evals empty here"
+            )
+        from diffattn.evals.tasks import TASKS
+
+        for name in self.evals:
+            if name not in TASKS or self.evals.count(name) > 1:
+                raise ValueError(
+                    f"evals of task {self.name!r} name {name!r}{nearest(name, list(TASKS))}; each of "
+                    f"{', '.join(TASKS)} can be named once"
+                )
+        if self.evals_limit < 1:
+            raise ValueError(f"evals_limit of task {self.name!r} is {self.evals_limit}; it needs at least one item")
+
     def _validate_start(self, arm: Arm, model: ModelConfig) -> None:
         """What training would only find out once the base is there: models on the meta device tell it at once."""
         if self.base_steps:
@@ -155,11 +180,14 @@ class Task:
         shared = RunConfig(model=self.model, data=self.data, train=self.train).to_dict()
         parts = {"data": shared["data"], "model": shared["model"], "train": shared["train"]}
         own = plain_fields(self)
-        # Absent where nothing is between: the plans of comparisons that were begun before keep their hashes.
+        # Absent where there are none: the plans of comparisons that were begun before keep their hashes.
         between = {"rates_between": list(names)} if (names := own.pop("rates_between")) else {}
+        evals = {"evals": list(self.evals), "evals_limit": self.evals_limit} if self.evals else {}
+        own = {key: value for key, value in own.items() if not key.startswith("evals")}
         return {
             **own,
             **between,
+            **evals,
             **parts,
             "learning_rates": list(self.learning_rates),
             "arms": [arm.to_dict() for arm in self.arms],
@@ -174,8 +202,8 @@ class Task:
         arms = tuple(Arm.from_dict(arm) for arm in given["arms"])
         contrasts = tuple(Contrast.from_dict(contrast) for contrast in given["contrasts"])
         rates = {"learning_rates": tuple(given["learning_rates"])}
-        rates |= {"rates_between": tuple(given.get("rates_between", ()))}
-        return cls(**{**given, **parts, **rates, "arms": arms, "contrasts": contrasts})
+        lists = {name: tuple(given.get(name, ())) for name in ("rates_between", "evals")}
+        return cls(**{**given, **parts, **rates, **lists, "arms": arms, "contrasts": contrasts})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,6 +99,8 @@ class Pool:
             "config": run.config.to_dict(),
             "judged": run.judged,
             "maps": run.maps,
+            "evals": run.evals,
+            "evals_limit": run.evals_limit,
             "plugins": loaded_plugins(),
         }
         self.active[number] = run

@@ -217,8 +217,8 @@ class Comparison:
         status = read_done(folder).get("status")
         if status != "finished" or not run.judged:
             return status is not None
-        maps = not run.maps or (folder / "evals" / "maps.json").exists()
-        return maps and (folder / "evals" / "test.json").exists()
+        names = ["test", *["maps"] * run.maps, *run.evals]
+        return all((folder / "evals" / f"{name}.json").exists() for name in names)
 
     def _write_plan(self, judged: Sequence[Run]) -> None:
         content = manifest.plan_json(

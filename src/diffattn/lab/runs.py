@@ -34,6 +34,10 @@ class Run:
     maps: bool
     """Its attention maps are saved for the report."""
     config: RunConfig
+    evals: tuple[str, ...] = ()
+    """Tasks that it is put to once it is trained."""
+    evals_limit: int = 0
+    """Most items of each."""
 
     @property
     def judged(self) -> bool:
@@ -142,6 +146,8 @@ def _run(
         sweep=sweep,
         maps=not sweep and budget == "full" and seed == task.first_seed,
         config=RunConfig(model=model, data=task.data, train=train, seed=seed, labels=labels),
+        evals=task.evals if not sweep and budget == "full" else (),
+        evals_limit=task.evals_limit,
     )
 
 

@@ -60,9 +60,10 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
 def work(job: dict[str, Any]) -> str:
     """Train the run of a job and, where it is judged, evaluate it; what is on disk already is not done again.
 
-    job: {"folder", "config": RunConfig.to_dict(), "judged": bool, "maps": bool, "plugins": list[str]}. Returns the
-    outcome's status.
+    job: {"folder", "config": RunConfig.to_dict(), "judged": bool, "maps": bool, "evals": names of tasks, "evals_limit":
+    items of each, "plugins": list[str]}. Returns the outcome's status.
     """
+    from diffattn.evals.results import complete_results
     from diffattn.lab.runs import BASE, REDRAW
     from diffattn.train.config import RunConfig
     from diffattn.train.trainer import train
@@ -84,6 +85,7 @@ def work(job: dict[str, Any]) -> str:
         shutil.rmtree(folder / "start", ignore_errors=True)
         if job["judged"] and not evaluate_run(run, folder, maps=job["maps"]):
             return _failed_on_test(folder)
+        complete_results(folder, job["evals"], job["evals_limit"], run.seed)
     return outcome.status
 
 

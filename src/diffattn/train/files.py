@@ -1,6 +1,7 @@
 """Files that appear whole or not at all, and where two JSON values differ."""
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,6 +26,15 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def finite(value: Any) -> Any:
+    """Give a value ready for JSON, which has no NaN and no infinity: they become None."""
+    if isinstance(value, dict):
+        return {str(key): finite(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

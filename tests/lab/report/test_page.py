@@ -152,6 +152,19 @@ def test_signed_maps_show_what_is_subtracted(whole: tuple[Page, dict[str, Any]])
     assert any((attributes.get("class") or "").startswith("cell minus") for _, attributes in page.tags)
 
 
+def test_of_many_arms_a_few_maps_are_drawn_and_the_others_stay_in_the_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffattn.lab.report.page.MAPPED_IN_FULL", len(ARMS) - 1)
+    path = write_plan(tmp_path / "many", Story(tasks=("text",)))
+    source = write_report(path).read_text()
+    drawn = re.findall(r'aria-label="[^"]*(layer \d, head \d)"', source)
+    # Three maps of each differential arm, one of the others: the last head's.
+    assert drawn == ["layer 2, head 2"] * (1 + 1 + 3 + 3)
+    kept = json.loads((path / "report.json").read_text())["tasks"]["text"]["maps"]["softmax"]["heads"]
+    assert [(head["layer"], head["head"]) for head in kept] == [(0, 0), (1, 1), (2, 2)]
+
+
 def test_never_is_said_where_an_answer_did_not_come(whole: tuple[Page, dict[str, Any]]) -> None:
     page, numbers = whole
     assert numbers["tasks"]["recall"]["arms"]["softmax"]["seeds"]["2"]["tokens_to_50"] is None

@@ -58,6 +58,26 @@ Answers by kind of question, held out ({split}). Guess: what is right by chance 
 question are known, and which of them have been an answer already, but not what belongs to what: {guess} of all answers.
 Bars: a seed each.
 """
+BESIDE = """
+{metrics}. A dot per seed, and what it is less the baseline’s of the same seed, both asked the same items; bars: mean
+and 95 % interval over seeds (Student’s t), each by itself. Exploratory and unadjusted: no verdict rests on this.
+"""
+BESIDE_OF = {
+    "needle": """
+The maps: numbers written right, and behind a click those chosen among the numbers that stand in the prompt.
+""",
+    "many_shot": """
+The curves: the same questions behind more and more labelled examples, a line per seed.
+""",
+    "long_context": """
+The curves: what the last tokens of a passage gain when the model sees more than a sixteenth of its context, and the
+mean loss up to each position. A model that is bad with little context gains more.
+""",
+    "quantise": """
+The curves: what rounding adds to the loss of the same tokens, a line per seed.
+""",
+}
+"""What the pictures of single tasks are."""
 LAMBDAS = """
 Mean λ of each layer (and of each head, where heads differ), over tokens and seeds; training goes from left to right. λ
 is the weight of the map that is subtracted: at 0 it does nothing, at 1 it weighs as much as the first, below 0 (orange)
@@ -66,7 +86,8 @@ the two maps add up. dex has one map and subtracts λ times what W_D makes of it
 MAPS = """
 Rows are queries, columns keys, of one held-out passage. One scale of colour serves all maps: blue above zero, orange
 below. The last map of a row is what multiplies the values: where it is orange, a token is subtracted. Where λ differs
-between tokens its mean is written. With more than 6 arms only the last layer is drawn; report.json holds the others.
+between tokens its mean is written. With more than 6 arms the last layer’s last head is drawn; report.json holds the
+others.
 """
 INSIDE = """
 Means over heads, layers and seeds; the lowest loss stands first. Keys used: e to the entropy of a row of the map, 1

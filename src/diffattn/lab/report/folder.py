@@ -1,6 +1,7 @@
 """A plan's folder as plain data: plan.json, and for each planned run whatever it has written so far."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ class Run:
     maps: dict[str, Any] | None
     inside: dict[str, Any] | None
     """What the instruments found in the finished model, as evals/inside.json."""
+    results: dict[str, dict[str, Any]]
+    """What the tasks beside the loss found, by name, as evals/<task>.json."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,13 @@ def read_folder(path: Path) -> Folder:
                     f"{path / 'plan.json'}: task '{task['name']}' has no arm '{name}', only {', '.join(arms)}; "
                     f"{REMEDY_OF_PLAN}."
                 )
-    return Folder(plan, [Task(task, [_read_run(path, run) for run in task["runs"]]) for task in plan["tasks"]])
+    return Folder(
+        plan,
+        [Task(task, [_read_run(path, run, task.get("evals") or ()) for run in task["runs"]]) for task in plan["tasks"]],
+    )
 
 
-def _read_run(path: Path, planned: dict[str, Any]) -> Run:
+def _read_run(path: Path, planned: dict[str, Any], tasks: Sequence[str]) -> Run:
     folder = path / planned["folder"]
     done = _read_if_there(folder / "done", shapes.DONE) or {}
     if done.get("status") == "finished":
@@ -99,6 +105,7 @@ def _read_run(path: Path, planned: dict[str, Any]) -> Run:
         heldout={s: found for s in SPLITS if (found := _read_if_there(evals / f"{s}.json", shapes.HELDOUT))},
         maps=_read_if_there(evals / "maps.json", shapes.MAPS),
         inside=_read_if_there(evals / "inside.json", shapes.INSIDE),
+        results={t: found for t in tasks if (found := _read_if_there(evals / f"{t}.json", shapes.result(t)))},
     )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from diffattn.lab.report import attention, captions, figures, pairs
 from diffattn.lab.report.across import across_table
 from diffattn.lab.report.answers import answers
+from diffattn.lab.report.beside import beside_table, beside_words
+from diffattn.lab.report.beside_figures import beside
 from diffattn.lab.report.evidence import evidence_table, evidence_words
 from diffattn.lab.report.figure import Figure, figure, setting_words, style
 from diffattn.lab.report.inside import inside_words, looked_into
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 MAPPED_IN_FULL = 6
-"""Arms up to which a task shows the maps of all its layers: of a page of 12 MB with 17 arms they were half."""
+"""Arms up to which a task shows all its maps; of more, one head each: on a page of 17 arms maps were the most."""
 INSIDE = (
     lambdas,
     attention.allocation,
@@ -92,6 +94,9 @@ def _task(name: str, task: Json) -> Json:
         "forest": figures.differences(task),
         "forest_caption": _forest_caption(task),
         "figures": shown,
+        "beside": beside(task),
+        "beside_table": beside_table(task),
+        "beside_words": beside_words(task),
         "inside": [one for draw in INSIDE if (one := draw(task))],
         "inside_words": inside_words(task),
         "inside_tables": inside_tables(task),
@@ -128,10 +133,9 @@ def _maps_figure(task: Json) -> Figure:
 def _arm_maps(arm: str, maps: Json, number: int, few: bool) -> Json:
     """The heads of one arm in rows, the last layer first: the page shows it and hides the others behind a click.
 
-    few: there is room for all layers; otherwise the others' maps stay in report.json.
+    few: there is room for all; otherwise the last head is shown, and the others stay in report.json.
     """
-    last = maps["heads"][-1]["layer"]
-    rows = [head_panels(head, maps["tokens"]) for head in maps["heads"] if few or head["layer"] == last]
+    rows = [head_panels(head, maps["tokens"]) for head in (maps["heads"] if few else maps["heads"][-1:])]
     if all(len(row) == 1 for row in rows):
         # Heads of a single map share rows.
         single = [row[0] for row in rows]

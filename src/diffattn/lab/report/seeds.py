@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from diffattn.lab.report import beside, inside
 from diffattn.lab.report.folder import Run
-from diffattn.lab.report.inside import condense
 from diffattn.lab.report.verdicts import final_loss, tokens_to
 
 Json = dict[str, Any]
@@ -39,7 +39,8 @@ def seed_numbers(run: Run, split: str, equal_time: float | None) -> Json:
             for row in run.evals
             if row.get("outliers")
         ],
-        "inside": condense(run.inside) if run.inside else None,
+        "inside": inside.condense(run.inside) if run.inside else None,
+        "evals": {name: beside.condense(name, found) for name, found in run.results.items()},
     }
 
 

@@ -41,6 +41,7 @@ TASK = {
     "context": NUMBER,
     "bigram_loss": MAYBE,
     "contrasts?": [CONTRAST],
+    "evals?": [str],
 }
 PLAN = {
     "tasks": [TASK],
@@ -94,6 +95,17 @@ SPREADS = {"logits": SPREAD, "hidden": SPREAD}
 OUTLIERS = {**SPREADS, "first_token?": MAYBE, "int8_channels": NUMBER, "layers": [SPREADS]}
 INSIDE = {"tokens": NUMBER, "answers": NUMBER, "layers": [LAYER], "outliers": OUTLIERS}
 """The fields of `diffattn.evals.inside.Inside` that the report reads."""
+MEASURE = {"value": NUMBER, "n": NUMBER}
+LEVEL = {"shots": NUMBER, "accuracy": MEASURE, "log_loss": MEASURE}
+PLACE = {**dict.fromkeys(("facts", "asked", "length", "depth"), NUMBER), "each": MEASURE, "chosen": MEASURE}
+READING = {"scaling": str, "positions": [{"position": NUMBER, "loss": MEASURE}]}
+PARTS: dict[str, dict[str, Any]] = {
+    "needle": {"heat": [PLACE], "cells": {}},
+    "many_shot": {"shots": [LEVEL], "chance": {"accuracy": NUMBER, "log_loss": NUMBER}},
+    "long_context": {"lengths": [{"length": NUMBER, "scaling": str, "gain": MEASURE}], "cumulative": [READING]},
+    "quantise": {"rounded": [{"what": str, "bits": NUMBER, "change": MEASURE}]},
+}
+"""What the report reads of a task's parts."""
 ROW = {"kind": str}
 ROWS: dict[str, dict[str, Any]] = {
     "train": {"machine": {"peak_memory_bytes?": MAYBE}},
@@ -109,6 +121,16 @@ ROWS: dict[str, dict[str, Any]] = {
     "lambda": {"tokens": NUMBER, "layers": list},
 }
 """Rows of metrics.jsonl by kind; rows of other kinds are not read."""
+
+
+def kind(task: str) -> str:
+    """The name under which a task's parts are known: all needles have the same."""
+    return "needle" if task.startswith("needle") else task
+
+
+def result(task: str) -> dict[str, Any]:
+    """The shape of evals/<task>.json: what was found, or why nothing could be."""
+    return {"failed?": str, "metric?": str, "measure?": MEASURE, "settings?": {}, "parts?": PARTS.get(kind(task), {})}
 
 
 def fault(value: Any, shape: Any, place: str = "") -> str | None:

@@ -20,9 +20,13 @@ report.json, version 1 (null: not measured, or not yet)
                        kinds [{name, unit, place, count, loss, guess, answers}] of questions, where they are told apart,
                        curve [{step, tokens, flops, seconds, loss, bits_per_byte, accuracy}], lambda [{tokens, layers}],
                        outliers [{tokens, logits, hidden}] along training,
-                       inside: evals/inside.json, numbers of single heads replaced by the heads' mean}
+                       inside: evals/inside.json, numbers of single heads replaced by the heads' mean,
+                       evals: task -> {metric, measure, settings, value, log_loss, parts} or {failed: why}}
             quarter, ruler      seed -> final loss
         sweep          list of {arm, learning_rate, seed, loss (dev; null: the run failed)}
+        evals          task beside the loss -> {settings, items, failed [{arm, seed, reason}],
+                       quantities [{key, name, arms: arm -> {seeds, differences: seed -> number,
+                       interval {mean, low, high, n} of the differences over seeds, unadjusted}}]}
         maps           arm -> {seed, tokens, heads}, as evals/maps.json
         not_equal      arm -> what differs from the baseline, in words
     across         list of {arm, sentence, rows [{task, verdict, mean, low, high, n, unit}]}: one arm over the tasks
@@ -37,10 +41,12 @@ import shlex
 from typing import Any
 
 from diffattn.lab.report.across import across
+from diffattn.lab.report.beside import compared
 from diffattn.lab.report.folder import Folder, Run, Task
 from diffattn.lab.report.seeds import seed_numbers
 from diffattn.lab.report.verdicts import ENDED, failures, final_loss, findings, main_runs, side_by_side, split_of
 from diffattn.lab.report.words import differences, hardware, inequalities, model_words, shared
+from diffattn.train.files import finite
 
 Json = dict[str, Any]
 LEVEL = 0.95
@@ -69,7 +75,7 @@ def summarise(folder: Folder) -> Json:
         "commands": [folder.plan.get("command")]
         + sorted({_repeat(run) for run in runs if run.environment.get("command")}),
     }
-    return _finite(report)
+    return finite(report)
 
 
 def _task(task: Task) -> Json:
@@ -100,6 +106,7 @@ def _task(task: Task) -> Json:
             for r in task.runs
             if r.sweep and r.status in ENDED
         ],
+        "evals": compared(plan.get("evals") or (), arms, plan["baseline"]),
         "maps": {name: maps for name in arms if (maps := _maps(task, name))},
         "not_equal": not_equal,
     }
@@ -196,12 +203,3 @@ def _repeat(run: Run) -> str:
     """The command that repeats a run, with a folder of its own: all would go to the same one otherwise."""
     command = run.environment["command"]
     return command if "--out" in command else f"{command} --out {shlex.quote(f'again/{run.folder}')}"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
-    if isinstance(value, dict):
-        return {str(key): _finite(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

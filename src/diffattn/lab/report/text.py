@@ -4,6 +4,7 @@ from typing import Any
 
 from diffattn.lab.report.across import across_table
 from diffattn.lab.report.answers import answer_table, guess_words
+from diffattn.lab.report.beside import beside_table, beside_words
 from diffattn.lab.report.evidence import evidence_table, evidence_words
 from diffattn.lab.report.tables import Table, arm_tables
 from diffattn.lab.report.words import claims, count, parted, rate, status_words
@@ -56,6 +57,7 @@ def _task(name: str, task: Json) -> list[str]:
         f"Final loss by seed (nats per token, {task['split']}):\n\n" + "\n".join(seeds),
         guess_words(task),
         *([_table(told)] if (told := answer_table(task)) else []),
+        *([_table(asked), _plain(beside_words(task))] if (asked := beside_table(task)) else []),
         *([_table(seen)] if (seen := evidence_table(task)) else []),
         evidence_words(task),
         "What was not equal:\n\n" + (not_equal or "- nothing that this report measures"),
