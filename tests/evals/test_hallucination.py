@@ -1,0 +1,303 @@
+"""Planted models are judged as they must be: whoever copies is grounded, whoever invents is not, and sampling shows."""
+
+import json
+import math
+import random
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diffattn.cli import main
+from diffattn.data.tokenizer import Bytes
+from diffattn.evals.base import Progress, Result
+from diffattn.evals.grounding import judge, paraphrases, statements, told
+from diffattn.evals.hallucination import Hallucination
+from diffattn.evals.reader import ModelReader
+from diffattn.evals.records import prepare
+from diffattn.evals.summaries import summed
+from diffattn.hub.convert import save
+from support.models import small_model
+from support.readers import Planted
+
+CONTEXT = "Balodan's colour is red. Balodan's age is 42. Korimar's room is 142. Korimar's colour is blue."
+PLAIN = Hallucination(records=8, what=())
+
+
+def run(reader: Any, task: Hallucination = PLAIN, limit: int | None = None, seed: int = 0) -> Result:
+    return task.run(reader, limit, seed, Progress(quiet=True))
+
+
+def asked(prompt: str) -> tuple[str, str]:
+    """Of whom, and which field, a prompt asks at its end."""
+    whose, field = prompt.rsplit("Q: ", 1)[1].removesuffix("?\nA:").casefold().split("'s ")
+    return whose, field
+
+
+def copies(prompt: str) -> str:
+    """Look it up, or say unknown; or tell all of the one that is to be summed up."""
+    facts = told(prompt)
+    if (question := prompt.rsplit("Q: ", 1)[1]).startswith("Facts of "):
+        name = question.removeprefix("Facts of ").removesuffix("?\nA:")
+        found = [f"{name}'s {field} is {value}." for (whose, field), value in facts.items() if whose == name.casefold()]
+        return " " + " ".join(found) + "\nmore"
+    return f" {facts.get(asked(prompt), 'unknown')}\nQ: more?"
+
+
+def misreads(prompt: str) -> str:
+    """Give a value of something else."""
+    facts = told(prompt)
+    right = facts.get(asked(prompt))
+    return next(f" {value}." for (whose, _), value in facts.items() if value != right and whose != "ann")
+
+
+def shares(result: Result, part: str) -> dict[str, float]:
+    found = result.parts[part]
+    return {kind: found[kind]["value"] for kind in ("grounded", "misread", "absent", "abstained", "none")}
+
+
+@pytest.mark.parametrize(
+    ("speaks", "kind", "otherwise"),
+    [
+        (copies, "grounded", "abstained"),
+        (misreads, "misread", "misread"),
+        (lambda _: " A walrus", "absent", "absent"),
+        (lambda _: " I don't know.", "abstained", "abstained"),
+        (lambda _: "\n", "none", "none"),
+    ],
+)
+@pytest.mark.parametrize("context", [200, 4096])
+def test_planted_models_are_told_apart(speaks: Any, kind: str, otherwise: str, context: int) -> None:
+    result = run(Planted(speaks=speaks, context=context))
+    assert shares(result, "answerable")[kind] == 1
+    assert shares(result, "unanswerable")[otherwise] == 1
+    assert result.measure.value == (kind in ("misread", "absent"))
+    assert (result.parts["answerable"]["questions"], result.parts["unanswerable"]["questions"]) == (24, 8)
+    assert len(result.outcomes) == result.measure.n == 24
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "answers", "kind"),
+    [
+        ("  RED \t", "Balodan's colour?", ("red",), "grounded"),
+        (" Balodan’s colour is red.", "Balodan's colour?", ("red",), "grounded"),
+        (" Answer: red, unknown otherwise", "Balodan's colour?", ("red",), "grounded"),
+        (" blue or red", "Balodan's colour?", ("red",), "misread"),
+        (" blue. Korimar's room", "Balodan's colour?", ("red",), "misread"),
+        (" reddish", "Balodan's colour?", ("red",), "absent"),
+        (" 142", "Balodan's age?", ("42",), "misread"),
+        (" 42.5", "Balodan's age?", ("42",), "absent"),
+        (" -42", "Balodan's age?", ("42",), "absent"),
+        (" 420", "Balodan's age?", ("42",), "absent"),
+        (" Forty-two years", "Balodan's age?", ("42",), "grounded"),
+        (" unknown, perhaps red", "Balodan's colour?", ("red",), "abstained"),
+        (" The text does not say.", "Balodan's pet?", (), "abstained"),
+        (" I'm not sure", "Balodan's pet?", (), "abstained"),
+        (" red", "Balodan's pet?", (), "misread"),
+        (" Balodan's colour is", "Balodan's colour?", ("red",), "none"),
+        (" ...", "Balodan's colour?", ("red",), "none"),
+    ],
+)
+def test_formatting_is_judged_as_documented(text: str, question: str, answers: tuple[str, ...], kind: str) -> None:
+    assert judge(text, CONTEXT, question, answers) == kind
+
+
+def test_what_is_told_of_nobody_is_not_in_the_record() -> None:
+    prepared = prepare(Planted(), "records", 20, 6, 2, 32, 0)
+    for one in prepared.asked():
+        fact = told(one.context).get(asked(one.prompt))
+        assert one.question.answers == (() if fact is None else (fact,))
+        assert len(told(one.context)) == 18
+        assert len(set(one.question.options)) == 8
+
+
+def test_summaries_are_judged_statement_by_statement() -> None:
+    task = Hallucination(records=6, what=("summaries",), statements=3)
+    found = run(Planted(speaks=copies), task).parts["summaries"]
+    assert (found["wrong"]["value"], found["kinds"]["grounded"]) == (0, 18)
+    assert [place["value"] for place in found["by_place"]] == [0, 0, 0]
+    text = " Korimar's room is 42. Balodan's age is a forty-two! Korimar's pet is unknown. Balodan's tool is axe."
+    assert statements(text)[1] == ("balodan", "age", "42")
+    by_hand = run(Planted(speaks=lambda _: " It says Ann's age is 8. Zed's pet is cow. Zed's pet is unknown."), task)
+    assert by_hand.parts["summaries"]["kinds"] == {"grounded": 0, "misread": 0, "absent": 12, "abstained": 6, "none": 0}
+    assert by_hand.parts["summaries"]["wrong_per_summary"]["value"] == 2
+    uneven = summed([["grounded", "absent"], ["misread"], []])
+    assert uneven["wrong"]["value"] == pytest.approx(2 / 3)
+    assert [(place["value"], place["n"]) for place in uneven["by_place"]] == [(0.5, 2), (1.0, 1)]
+
+
+def test_a_file_of_questions_is_asked_with_paragraphs_of_others(tmp_path: Path) -> None:
+    rows = [
+        {
+            "context": f"The mayor of Town{i} is Mr Smith{i}.",
+            "question": f"Who is mayor of Town{i}?",
+            "answers": answers,
+        }
+        for i, answers in enumerate([["Smith0", "Mr Smith0"], ["Mr Smith1"], []])
+    ]
+    file = tmp_path / "questions.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    seen: list[str] = []
+    reader = Planted(speaks=lambda prompt: seen.append(prompt) or " Mr Smith1")
+    result = run(reader, Hallucination(data=str(file), distractors=2, what=()))
+    assert all(f"Smith{i}" in prompt for prompt in seen for i in range(3))
+    # Right of the second town; of the others it stands in a distractor.
+    assert shares(result, "answerable") == {"grounded": 0.5, "misread": 0.5, "absent": 0, "abstained": 0, "none": 0}
+    assert shares(result, "unanswerable")["misread"] == 1
+    assert (result.parts["chosen"], result.parts["summaries"]) == (None, None)
+    alone = run(Planted(speaks=lambda _: " Mr Smith1"), Hallucination(data=str(file), distractors=0, what=()))
+    assert shares(alone, "answerable")["absent"] == 0.5
+    for line in ('{"context": "a", "question": "b", "answers": "c"}', '{"context": "a"}', '["a"]', "{"):
+        file.write_text(line)
+        with pytest.raises(ValueError, match="line 1: expected"):
+            run(Planted(), Hallucination(data=str(file)))
+    with pytest.raises(ValueError, match="no questions at"):
+        run(Planted(), Hallucination(data=str(tmp_path / "none.jsonl")))
+
+
+def test_confidence_that_knows_is_told_from_one_that_does_not() -> None:
+    task = Hallucination(records=25, what=("confidence",))
+
+    def sometimes(prompt: str) -> str:
+        return copies(prompt) if random.Random(prompt).random() < 0.6 else misreads(prompt)
+
+    def knows(prompt: str, text: str) -> float:
+        right = told(prompt).get(asked(prompt), "none")
+        return math.log(0.05 if judge(text, "", prompt.rsplit("Q: ")[-1], (right,)) == "grounded" else 0.01)
+
+    found = run(Planted(knows, sometimes), task).parts["confidence"]
+    # An answer of one token a character: the mean of log-probabilities, and so the minimum, depends on its length.
+    assert found["signals"]["answer probability"]["auroc"]["value"] == 1
+    assert found["signals"]["answer probability"]["risk"]["25 %"]["value"] == 0
+    # All states are the same.
+    assert found["signals"]["probe"]["auroc"]["value"] == 0.5
+    assert 0 < found["wrong"]["value"] < 1
+
+    blind = run(Planted(lambda p, t: -5 * random.Random(p + t).random(), sometimes), task).parts["confidence"]
+    for name in ("minimum probability", "mean probability", "answer probability"):
+        area = blind["signals"][name]["auroc"]
+        assert area["low"] < 0.5 < area["high"]
+
+
+def test_ways_to_say_the_same_are_lines_that_exclude_each_other() -> None:
+    assert set(paraphrases("red", "Balodan's colour?")) == {
+        *(" red\n", " red.\n", " Red\n", " Red.\n", " Balodan's colour is red.\n")
+    }
+    numbers = paraphrases("42", "How old is Balodan?")
+    assert {" 42\n", " forty-two.\n", " Forty-two\n"} < set(numbers)
+    assert len(numbers) == len(set(numbers)) == 8
+    assert all(judge(line, CONTEXT, "Balodan's age?", ("42",)) == "grounded" for line in numbers)
+
+
+def test_choices_are_judged_with_their_log_loss() -> None:
+    def knows(prompt: str, choice: str) -> float:
+        return -0.1 if choice.strip() == told(prompt).get(asked(prompt), "unknown") else -3.0
+
+    found = run(Planted(knows), PLAIN).parts["chosen"]
+    assert found["right"]["value"] == found["answerable"]["grounded"]["value"] == 1
+    assert found["unanswerable"]["abstained"]["value"] == 1
+    # Six facts, a stranger and unknown.
+    assert found["log_loss"]["value"] == pytest.approx(math.log(1 + 7 * math.exp(-2.9)))
+    assert (found["guess"], found["log_loss_of_guess"]) == (0.125, pytest.approx(math.log(8)))
+
+
+def test_the_interval_covers_errors_that_cluster_in_records() -> None:
+    """Half of the records are hard: 0.7 of their answers are wrong, 0.1 of the others'."""
+    covered = 0
+    for seed in range(40):
+
+        def speaks(prompt: str, seed: int = seed) -> str:
+            rate = 0.7 if random.Random(f"{seed}{prompt.rsplit('Q: ', 1)[0]}").random() < 0.5 else 0.1
+            return " walrus" if random.Random(f"{seed}{prompt}").random() < rate else copies(prompt)
+
+        measure = run(
+            Planted(speaks=speaks), Hallucination(records=30, facts=3, what=(), distractors=0), seed=seed
+        ).measure
+        covered += measure.low <= 0.4 <= measure.high
+    # At 95 %, fewer than 34 of 40 have a chance of 0.3 %.
+    assert covered >= 34
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """A judge that reads: whatever has a walrus is wrong, what it is not asked properly it does not say."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.path == "/v1/chat/completions" and self.headers["Authorization"] == "Bearer secret"
+        question = body["messages"][0]["content"]
+        reply = "Hm." if body["model"] != "wise" else "**Wrong**" if "Answer: A walrus" in question else "Grounded."
+        content = json.dumps({"choices": [{"message": {"content": reply}}]}).encode()
+        self.send_response(200 if body["model"] != "broken" else 500)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("DIFFATTN_JUDGE_KEY", "secret")
+    server = HTTPServer(("127.0.0.1", 0), Endpoint)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_judge_gives_a_second_opinion(endpoint: str) -> None:
+    def half(prompt: str) -> str:
+        return " A walrus" if asked(prompt)[1] < "drink" else copies(prompt)
+
+    result = run(Planted(speaks=half), Hallucination(records=4, what=(), judge=endpoint, judge_model="wise"))
+    found = result.parts["judge"]
+    assert (found["model"], found["unreadable"], found["url"]) == ("wise", 0, endpoint + "/chat/completions")
+    assert found["wrong"]["value"] == result.measure.value > 0
+    # It takes every "unknown" for grounded, which the rule does not.
+    rule = result.parts["unanswerable"]["abstained"]["value"] * result.parts["unanswerable"]["questions"]
+    assert found["agreement"]["value"] == pytest.approx(1 - rule / 16)
+    silent = run(Planted(speaks=half), Hallucination(records=4, what=(), judge=endpoint, judge_model="other"))
+    assert (silent.parts["judge"]["unreadable"], silent.parts["judge"]["wrong"]) == (16, None)
+    with pytest.raises(ValueError, match="did not answer"):
+        run(Planted(), Hallucination(records=1, what=(), judge=endpoint, judge_model="broken"))
+    with pytest.raises(ValueError, match="judge_model"):
+        run(Planted(), Hallucination(records=1, what=(), judge=endpoint))
+
+
+def test_batch_size_changes_nothing() -> None:
+    decoder = small_model(vocab_size=257, context=160, dtype=torch.float64)
+    what = ("confidence", "diversity")
+    task = Hallucination(records=1, characters=16, seeds=2, entropies=(0.5,), drawn=2, what=what)
+    one, other = (run(ModelReader(decoder, Bytes(), batch_size=size), task) for size in (1, 3))
+    assert json.dumps(one.parts["diversity"]) == json.dumps(other.parts["diversity"])
+    assert one.outcomes == other.outcomes
+    losses = [result.parts["chosen"]["log_loss"]["value"] for result in (one, other)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-9)
+    rows = one.parts["diversity"]
+    assert [row["method"] for row in rows] == ["greedy", "temperature", "top_p", "min_p"]
+    # Entropy of top-p and min-p comes in steps.
+    assert max(row["entropy"] for row in rows[1:]) - min(row["entropy"] for row in rows[1:]) < 0.1
+    assert rows[0]["distinct"] == rows[0]["entropy"] == 0
+
+
+def test_what_does_not_fit_or_is_out_of_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not hold 3 facts"):
+        run(Planted(context=90))
+    wrong = (({"facts": 16}, "facts is 16"), ({"entropies": (1.5,)}, "entropies"), ({"seeds": 1}, "seeds"))
+    for options, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            run(Planted(), Hallucination(**options))  # type: ignore[arg-type]
+
+
+def test_the_command_line_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(small_model(vocab_size=257, context=160), tmp_path / "model")
+    options = ["--hallucination.what", "summaries", "confidence", "--hallucination.characters", "16", "--limit", "4"]
+    assert main(["eval", str(tmp_path / "model"), "--tasks", "hallucination", *options, "--out", str(tmp_path)]) == 0
+    assert "hallucination" in capsys.readouterr().out
+    assert list(tmp_path.rglob("*hallucination-written*"))
