@@ -1,12 +1,13 @@
 """Items, answers and results: kept while a task runs, the same in any batch."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from diffattn.evals.base import Answer, Item, Progress, Result, ask, paired
-from diffattn.evals.intervals import share
+from diffattn.evals.intervals import mean, share
 from support.readers import Planted
 
 ITEMS = [Item(id=str(i), prompt="x" * (7 - i), choices=("a", "bb")) for i in range(5)]
@@ -64,6 +65,17 @@ def test_two_models_are_paired_by_item() -> None:
     assert paired(result({"a": 0.25, "b": 0.5}), result({"a": 0.5, "b": 0.5}))[0].value == 0.125
     with pytest.raises(ValueError, match="not asked the same"):
         paired(result(first), result({"a": 1.0}))
+
+
+def test_items_of_a_document_count_together_when_models_are_paired() -> None:
+    """As if each document were asked once: what is told twice is no more certain."""
+    once = {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0}, {"a": 1.0, "b": 1.0, "c": 0.0, "d": 1.0}
+    twice = [result({f"{name}{i}": score for name, score in scores.items() for i in "xy"}) for scores in once]
+    clusters = {name: name[0] for name in twice[0].outcomes}
+    difference, p = paired(*(replace(one, clusters=clusters) for one in twice))
+    alone = mean([once[1][name] - once[0][name] for name in once[0]])
+    assert (difference.value, difference.low, difference.high) == pytest.approx((alone.value, alone.low, alone.high))
+    assert p is None
 
 
 def test_results_are_json() -> None:

@@ -62,6 +62,8 @@ class Result:
     """The numbers beside it, ready for JSON; those under "beside", name to number or None, stand in the table too."""
     outcomes: dict[str, float] = field(default_factory=dict)
     """Score of each item by its id, where `measure` is their mean: what two models are paired by."""
+    clusters: dict[str, str] = field(default_factory=dict)
+    """Document of each of these items, where several share one; empty: each stands alone."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fields ready for JSON."""
@@ -69,16 +71,17 @@ class Result:
 
 
 def paired(first: Result, second: Result) -> tuple[Measure, float | None]:
-    """Two models on the same items: second - first, and McNemar's p value where every outcome is right or wrong.
+    """Two models on the same items: second - first, and McNemar's p value where items, right or wrong, stand alone.
 
     ValueError: another task, or other items.
     """
     if first.task != second.task or first.outcomes.keys() != second.outcomes.keys() or not first.outcomes:
         raise ValueError(f"{first.task} and {second.task} were not asked the same items, so they cannot be paired")
     a, b = ([result.outcomes[name] for name in first.outcomes] for result in (first, second))
-    if {*a, *b} <= {0.0, 1.0}:
+    if {*a, *b} <= {0.0, 1.0} and not first.clusters:
         return mcnemar([x == 1 for x in a], [x == 1 for x in b])
-    return mean([y - x for x, y in zip(a, b, strict=True)]), None
+    clusters = [first.clusters.get(name, name) for name in first.outcomes]
+    return mean([y - x for x, y in zip(a, b, strict=True)], clusters), None
 
 
 class Task(Protocol):
