@@ -119,7 +119,7 @@ def test_every_variant_stays_with_16_bits_and_survives_2(variant: str) -> None:
         with logits_rounded(model, 2, per):
             assert losses(model, batch).isfinite().all()
     assert torch.equal(losses(model, batch), plain)
-    assert ALTERED not in dispatch.IMPLEMENTATIONS
+    assert not [name for name in dispatch.IMPLEMENTATIONS if name.startswith(ALTERED)]
 
 
 @pytest.mark.parametrize("variant", ["softmax", "diff_v1", "sigmoid"])
@@ -159,11 +159,34 @@ def test_tiles_are_rounded_by_row_and_refused_where_the_scale_is_of_more(monkeyp
     model, batch = stirred_model("sigmoid"), text_batch()
     with logits_rounded(model, 4, "row"):
         whole = losses(model, batch)
+    monkeypatch.setattr(rows, "ELEMENTS", 3 * 4 * 20 * 20)  # one tile, and no room for another query
+    with logits_rounded(model, 16, "head"):
+        assert losses(model, batch).isfinite().all()
     monkeypatch.setattr(rows, "ELEMENTS", 3 * 4 * 20 * 7)  # tiles of 7 queries
     with logits_rounded(model, 4, "row"):
         torch.testing.assert_close(losses(model, batch), whole)
     with pytest.raises(ValueError, match="tiles of 7 queries"), logits_rounded(model, 4, "head"):
         losses(model, batch)
+
+
+@pytest.mark.parametrize("variant", ["softmax", "sigmoid"])
+def test_models_are_rounded_side_by_side_and_none_twice(variant: str) -> None:
+    one, other, batch = stirred_model(variant), stirred_model(variant), text_batch()
+    plain, known = losses(one, batch), set(dispatch.IMPLEMENTATIONS)
+    with logits_rounded(one, 4, "row"):
+        expected = losses(one, batch)
+        with logits_rounded(other, 2, "row"):
+            coarse = losses(other, batch)
+            assert torch.equal(losses(one, batch), expected)
+        with pytest.raises(ValueError, match="altered already"), logits_rounded(one, 2, "row"):
+            pass
+        assert torch.equal(losses(one, batch), expected)
+        assert torch.equal(losses(other, batch), plain)
+    assert not torch.equal(coarse, expected)
+    with pytest.raises(RuntimeError), logits_rounded(one, 4, "row"):
+        raise RuntimeError
+    assert torch.equal(losses(one, batch), plain)
+    assert set(dispatch.IMPLEMENTATIONS) == known
 
 
 class OwnLogits(SoftmaxMixer):
@@ -308,7 +331,9 @@ def test_further_tasks_meet_each_rounded_model(
     met = result.parts["then"]["peek"]
     assert list(met) == ["unrounded", "logits of 2 bits per head", "weights of 2 bits"]
     assert len({x["measure"]["value"] for x in met.values()}) == 3
-    assert [x["model"] for x in met.values()] == ["trained", *(f"trained {name}" for name in list(met)[1:])]
+    # Answers are kept under this name: who rounded has a part in it.
+    models = ["trained", *(f"trained, {Setting(x['what'], 2, x['per'])}, {x['by']}" for x in result.parts["rounded"])]
+    assert [x["model"] for x in met.values()] == models
     assert all(x["settings"]["limit"] == 3 for x in met.values()) and result.settings["passages"] == 3
 
 

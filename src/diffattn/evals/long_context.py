@@ -9,7 +9,7 @@ import numpy as np
 from diffattn.evals.base import Progress, Result
 from diffattn.evals.intervals import mean
 from diffattn.evals.reader import ModelReader
-from diffattn.evals.texts import Part, documents, passages, token_nats
+from diffattn.evals.texts import Part, documents, named, passages, token_nats
 from diffattn.model.config import ModelConfig, Scaling
 from diffattn.model.decoder import Decoder
 from diffattn.model.stretch import stretched
@@ -67,7 +67,7 @@ class LongContext:
             for scaling in (scalings if further else (AS_TRAINED,))
         ]
         progress.tell(self.name, len(readings) + len(scalings), len(readings) + len(scalings))
-        full, short = seen[reader.context, AS_TRAINED], seen[within[0], AS_TRAINED]
+        names, full, short = named(rows), seen[reader.context, AS_TRAINED], seen[within[0], AS_TRAINED]
         return Result(
             task=self.name,
             metric="gain from the whole context over a sixteenth of it, nats per token on the same targets",
@@ -84,8 +84,9 @@ class LongContext:
             },
             seconds=progress.seconds,
             model=reader.identity,
-            parts={"lengths": lengths, "cumulative": cumulative},
-            outcomes={f"{i}": float(gain) for i, gain in enumerate((short - full).mean(axis=1))},
+            parts={"beside": _beside(lengths, reader.context), "lengths": lengths, "cumulative": cumulative},
+            outcomes=dict(zip(names, (short - full).mean(axis=1).tolist(), strict=True)),
+            clusters=dict(zip(names, map(str, owners), strict=True)),
         )
 
 
@@ -131,6 +132,15 @@ def _lengths(seen: dict[tuple[int, Scaling], np.ndarray], owners: np.ndarray, co
             "gain": mean((seen[shortest, AS_TRAINED] - nats).ravel(), clusters).to_dict(),
             "change_from_training_length": mean((nats - training).ravel(), clusters).to_dict(),
         }
+
+
+def _beside(lengths: list[dict[str, Any]], context: int) -> dict[str, float]:
+    """Loss with the whole context, and how much it changes beyond."""
+    found = {f"loss with {context} tokens": x["loss"]["value"] for x in lengths if x["length"] == context}
+    for x in lengths:
+        if x["length"] > context:
+            found[f"change with {x['length']}, scaling {x['scaling']}"] = x["change_from_training_length"]["value"]
+    return found
 
 
 def _up_to(

@@ -11,7 +11,7 @@ from diffattn.evals.base import Progress, Result
 from diffattn.evals.intervals import mean
 from diffattn.evals.reader import ModelReader
 from diffattn.evals.rounding import OVER, By, Per, check_bits, logits_rounded, weights_rounded
-from diffattn.evals.texts import Part, documents, passages, token_nats
+from diffattn.evals.texts import Part, documents, named, passages, token_nats
 from diffattn.model.decoder import Decoder
 
 What = Literal["logits", "weights", "activations"]
@@ -82,13 +82,17 @@ class Quantise:
         for setting in settings:
             with applied(reader.model, setting, self.by) as (model, by):
                 losses = nats(model, rows)
-                other = ModelReader(model, reader.tokenizer, f"{reader.identity} {setting}", reader.batch_size)
+                identity = f"{reader.identity}, {setting}, {by}"
+                other = ModelReader(model, reader.tokenizer, identity, reader.batch_size)
                 for name, task in others.items():
                     then[name][str(setting)] = task.run(other, limit, seed, progress).to_dict()
             changes.append(losses - plain)
             loss, change = mean(losses.ravel(), clusters), mean(changes[-1].ravel(), clusters)
             found.append({**asdict(setting), "by": by, "loss": loss.to_dict(), "change": change.to_dict()})
             progress.tell(self.name, len(found), len(settings))
+        names, unrounded = named(rows), mean(plain.ravel(), clusters)
+        changed = {str(setting): x["change"]["value"] for setting, x in zip(settings, found, strict=True)}
+        beside = {"loss": unrounded.value, **{f"change with {name}": change for name, change in changed.items()}}
         head = min((i for i, x in enumerate(settings) if x.what == settings[0].what), key=lambda i: settings[i].bits)
         return Result(
             task=self.name,
@@ -106,8 +110,9 @@ class Quantise:
             },
             seconds=progress.seconds,
             model=reader.identity,
-            parts={"loss": mean(plain.ravel(), clusters).to_dict(), "rounded": found, "then": then},
-            outcomes={str(i): float(change) for i, change in enumerate(changes[head].mean(axis=1))},
+            parts={"beside": beside, "loss": unrounded.to_dict(), "rounded": found, "then": then},
+            outcomes=dict(zip(names, changes[head].mean(axis=1).tolist(), strict=True)),
+            clusters=dict(zip(names, map(str, owners), strict=True)),
         )
 
     def _settings(self) -> list[Setting]:

@@ -17,7 +17,7 @@ from diffattn.ops.call import Call
 from diffattn.ops.dispatch import IMPLEMENTATIONS
 from diffattn.ops.masks import build_mask, visibility
 from diffattn.ops.reference import compute_dtype, grouped_product, masked_softmax, products
-from diffattn.ops.rows import View, tile_height
+from diffattn.ops.rows import View
 from diffattn.variants.base import check_whole
 from diffattn.variants.entries import EntryMixer
 from diffattn.variants.parts import wide
@@ -28,7 +28,7 @@ OVER: dict[Per, tuple[int, ...]] = {"tensor": (-3, -2, -1), "head": (-2, -1), "r
 By = Literal["auto", "torchao", "simulated"]
 Alter = Callable[[Tensor, Tensor | None], Tensor]
 ALTERED = "altered logits"
-"""Name of the operators' implementation while logits are altered."""
+"""How the names of operators' implementations begin while logits are altered, each model's by its own."""
 
 
 def rounded(x: Tensor, bits: int, over: tuple[int, ...], visible: Tensor | None = None) -> Tensor:
@@ -81,26 +81,30 @@ def logits_altered(model: Decoder, alter: Alter, whole: bool) -> Iterator[None]:
     """Within it the logits [B, H, T, S] of each map, every scale included, become alter(logits, visible).
 
     visible: bool, broadcastable to them; None: all are. The layers take their plain, unfused path. whole: all queries
-    must be there at once; ValueError where a layer computes them in tiles.
+    must be there at once; ValueError where a layer computes them in tiles, or where they are altered already.
     """
+    mixers = [block.mixer for block in model.blocks()]
+    if any("logits" in vars(mixer) or vars(mixer).get("impl", "").startswith(ALTERED) for mixer in mixers):
+        raise ValueError("the logits of this model are altered already; end that first")
     changed: list[tuple[nn.Module, str, Any]] = []
-    IMPLEMENTATIONS[ALTERED] = _Altered(alter)
+    altered = _Altered(alter)
+    name_of_altered = f"{ALTERED} {id(altered)}"
+    IMPLEMENTATIONS[name_of_altered] = altered
     try:
-        for block in model.blocks():
-            mixer = block.mixer
+        for mixer in mixers:
             if isinstance(mixer, EntryMixer):
                 changed.append((mixer, "logits", None))
                 vars(mixer)["logits"] = partial(_entry_logits, mixer.logits, alter, whole)
             elif "impl" in vars(mixer):
                 changed.append((mixer, "impl", vars(mixer)["impl"]))
-                vars(mixer)["impl"] = ALTERED
+                vars(mixer)["impl"] = name_of_altered
         yield
     finally:
         for mixer, name, before in changed:
             vars(mixer).pop(name)
             if before is not None:
                 vars(mixer)[name] = before
-        del IMPLEMENTATIONS[ALTERED]
+        del IMPLEMENTATIONS[name_of_altered]
 
 
 class _Altered:
@@ -133,11 +137,9 @@ class _Altered:
 def _entry_logits(
     make: Callable[[Tensor, Tensor, View], Tensor], alter: Alter, whole: bool, q: Tensor, k: Tensor, view: View
 ) -> Tensor:
-    batch, heads, queries, _ = q.shape
-    # Where there was room for one more query, the tile ends because the queries do.
-    if whole and tile_height(batch * heads, queries + 1, view.keys) <= queries:
+    if whole and not view.whole:
         raise ValueError(
-            f"maps of {view.keys} keys are computed here in tiles of {queries} queries, so that no scale of a whole "
+            f"maps of {view.keys} keys are computed here in tiles of {q.shape[2]} queries, so that no scale of a whole "
             'map is known: choose per "row", or shorter windows'
         )
     return alter(make(q, k, view), view.visible)

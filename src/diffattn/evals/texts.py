@@ -1,6 +1,7 @@
 """Documents to judge a model on: Python's standard library as code or as prose, or a text by path; and their losses."""
 
 import ast
+import hashlib
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -84,6 +85,11 @@ def passages(tokenizer: Tokenizer, texts: Iterable[bytes], length: int, wanted: 
     places = spread([len(cut) for _, cut in found], wanted)
     rows = np.stack([found[document][1][place] for document, place in places])
     return rows.astype(np.int64), np.array([found[document][0] for document, _ in places])
+
+
+def named(rows: np.ndarray) -> list[str]:
+    """Name passages [N, L] by their place and their ids: another model has the same names for the same tokens alone."""
+    return [f"{place}-{hashlib.sha256(row.tobytes()).hexdigest()[:12]}" for place, row in enumerate(rows)]
 
 
 def spread(counts: Sequence[int], wanted: int) -> list[tuple[int, int]]:

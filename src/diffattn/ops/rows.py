@@ -33,6 +33,8 @@ class View:
     """What position biases and float masks add to the logits, broadcastable to [B, H, T, S]; None: nothing."""
     keys: int
     """S."""
+    whole: bool
+    """The tile holds all queries of the call."""
 
     def biased(self, logits: Tensor) -> Tensor:
         """Logits [B, H, T, S] with the bias; what a scale or an inner nonlinearity does to them comes before."""
@@ -82,7 +84,9 @@ def by_rows(
 
     def tile(part: range, rows: Sequence[Tensor], *shared: Tensor) -> Tensor:
         # What the tile sees is made in here: as an argument it would be kept for the backward pass, O(T * S).
-        view = View(*visibility(given, q.shape[2], keys, q.device, dtype, (part, range(keys))), keys)
+        view = View(
+            *visibility(given, q.shape[2], keys, q.device, dtype, (part, range(keys))), keys, len(part) == q.shape[2]
+        )
         with full_precision(q.device):
             return attend([x[:, :, part.start : part.stop].to(dtype) for x in rows], shared, view)
 
