@@ -59,12 +59,31 @@ def test_one_file_is_split_by_the_texts_themselves(tmp_path: Path) -> None:
         ("NUM:count How many ?\nno class", "line 2: expected COARSE:fine text"),
         ('{"text": "a", "label": "b"}\n{"text": "a"}', 'line 2: expected a JSON object with "text" and "label"'),
         ("a,b\nalone\n", "row 2: expected a text and its label"),
+        ('a,b\r\n"b c", \r\n', "row 2: expected a text and its label"),
+        ("a," + "b" * 200_000, "is no CSV"),
+        ('{"text": "a", "label": null}', "line 1: expected a JSON object"),
+        ('{"text": "a", "label": "\\n"}', "line 1: expected a JSON object"),
+        ('[{"text": "a", "label": "b"}, {"text": "c", "label": "d"}]', "line 1: expected a JSON object"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "file").write_text(content)
     with pytest.raises(ValueError, match=message):
         labelled(str(tmp_path / "file"))
+
+
+def test_lines_may_end_as_on_windows_and_hold_half_characters(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_bytes(b"\xef\xbb\xbftext,label\r\none,two words\r\n\r\n")
+    (tmp_path / "test.csv").write_bytes(b'{"text": "an \\ud83d emoji", "label": "a\\nb"}\r\n')
+    found = labelled(str(tmp_path))
+    assert found.shown == (Example("one", "two words"),)
+    assert found.asked == (Example("an ? emoji", "a b"),)
+
+
+def test_an_empty_file_has_no_classes(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("")
+    with pytest.raises(ValueError, match=r"a\.csv: 0 class\(es\) to choose from"):
+        labelled(str(tmp_path / "a.csv")).cut(10)
 
 
 def test_fine_classes_are_trecs_alone(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class Labelled:
         """
         labels = set(self.labels[:classes])
         if len(labels) < 2:
-            raise ValueError(f"{self.name} is asked for {len(labels)} class(es); expected at least 2 to choose from")
+            raise ValueError(f"{self.name}: {len(labels)} class(es) to choose from; expected at least 2")
         shown = _shortened(self.shown, labels, characters)
         asked = _shortened(self.asked, labels, characters)
         meanings: dict[str, set[str]] = {}
@@ -156,7 +156,7 @@ def _split(name: str, examples: Iterable[Example]) -> Labelled:
     """A text's own hash says whether it is asked, so that more examples move none to the other side."""
     sides: tuple[list[Example], list[Example]] = ([], [])
     for example in examples:
-        digest = hashlib.blake2b(example.text.encode(errors="replace"), digest_size=4).digest()
+        digest = hashlib.blake2b(example.text.encode(), digest_size=4).digest()
         sides[int.from_bytes(digest) % ASKED == 0].append(example)
     return Labelled(name, tuple(sides[0]), tuple(sides[1]))
 
@@ -178,7 +178,7 @@ def _examples(file: Path, fine: bool) -> list[Example]:
         return [_trec(line, fine, f"{file}, line {i}") for i, line in enumerate(lines, 1)]
     if fine:
         raise ValueError(f"{file} has no fine classes; only TREC's lines, COARSE:fine text, have")
-    if lines and lines[0].lstrip().startswith("{"):
+    if lines and re.match(r"\s*(\{|\[\s*($|\{))", lines[0]):
         return [_json_line(line, f"{file}, line {i}") for i, line in enumerate(lines, 1)]
     return list(_csv(text, file))
 
@@ -199,17 +199,25 @@ def _json_line(line: str, where: str) -> Example:
 
 
 def _csv(text: str, file: Path) -> Iterator[Example]:
-    rows = csv.reader(io.StringIO(text, newline=""))
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise ValueError(f"{file} is no CSV: {error}") from error
     for number, row in enumerate(rows, 1):
         if not row or (number == 1 and row[0].strip().lower() == "text"):
             continue
-        if len(row) < 2:
+        if len(row) < 2 or not row[1].strip():
             raise ValueError(f"{file}, row {number}: expected a text and its label, got {row[0][:60]!r} alone")
         yield _example(row[0], row[1])
 
 
 def _example(text: Any, label: Any) -> Example:
-    return Example(" ".join(str(text).split()), " ".join(str(label).replace("_", " ").split()))
+    """On one line each; ValueError: without a label, or half of a character."""
+    if text is None or label is None or not str(label).strip("_ \t\r\n"):
+        raise ValueError("a text and its label are needed")
+    # JSON and Python can write halves of characters, which no tokenizer reads.
+    text, label = (str(part).encode(errors="replace").decode() for part in (text, label))
+    return Example(" ".join(text.split()), " ".join(label.replace("_", " ").split()))
 
 
 @cache
@@ -226,7 +234,7 @@ def docstring_examples() -> tuple[Example, ...]:
         if b'"""' in code and not module.startswith("_"):
             for text in _first_paragraphs(code):
                 homes.setdefault(text, set()).add(module)
-    examples = [Example(text, *modules) for text, modules in homes.items() if len(modules) == 1]
+    examples = [_example(text, *modules) for text, modules in homes.items() if len(modules) == 1]
     counts = Counter(example.label for example in examples)
     return tuple(example for example in examples if counts[example.label] >= FEWEST)
 
