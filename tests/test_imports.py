@@ -56,6 +56,11 @@ def test_verdict_and_report_work_where_torch_is_not_installed(code: str):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_model_is_evaluated_without_scipy():
+    done = python(BLOCK.format(blocked={"scipy"}) + "import diffattn.evals.many_shot, diffattn.evals.needle")
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_answers_without_torch_or_any_other_large_package():
     code = "import sys; from diffattn.cli import main; main(['--help']); print(sorted(sys.modules))"
     done = python(code)

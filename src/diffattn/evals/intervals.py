@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.stats import t_critical
-
 LEVEL = 0.95
 """Share of intervals that should hold the truth."""
 MANY = 300
@@ -63,7 +61,7 @@ def share(hits: Sequence[bool] | Sequence[float] | np.ndarray, clusters: Sequenc
         # Clusters that all agree show no spread; then each is worth one item.
         worth = p * (1 - p) / spread**2 if spread > 0 and 0 < p < 1 else float(many)
         worth = min(float(n), max(worth, 1.0))
-        z = t_critical(many, 1 - LEVEL) if many > 1 else math.inf
+        z = _t(many) if many > 1 else math.inf
     if math.isinf(z):
         return Measure(p, 0.0, 1.0, n, "one document: none")
     centre = (p + z * z / (2 * worth)) / (1 + z * z / worth)
@@ -83,7 +81,7 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Sequence[Hashable] | No
         return _bootstrap(x, ids)
     if many == 1:
         return Measure(float(x.mean()), -math.inf, math.inf, len(x), "one document: none")
-    half = t_critical(many, 1 - LEVEL) * _standard_error(x, ids)
+    half = _t(many) * _standard_error(x, ids)
     return Measure(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, len(x), "t over documents")
 
 
@@ -116,6 +114,13 @@ def _checked(values: Sequence[Any] | np.ndarray, clusters: Sequence[Hashable] | 
     assert len(clusters) == len(x), "each item has its cluster"
     number = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
     return x, np.array([number[name] for name in clusters])
+
+
+def _t(documents: int) -> float:
+    # scipy comes with an extra, and where nothing is averaged over few documents it is not needed.
+    from diffattn.stats import t_critical
+
+    return t_critical(documents, 1 - LEVEL)
 
 
 def _standard_error(x: np.ndarray, ids: np.ndarray) -> float:
