@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -80,6 +81,21 @@ def test_one_loss_is_json_and_a_ladder_is_a_table(
         assert [float(x) for x in row.removeprefix(line).split()] == pytest.approx(
             [model["outliers"][part]["top1"] for model in kept], rel=1e-3
         )
+
+
+def test_models_that_were_asked_different_things_stand_side_by_side() -> None:
+    def found(name: str, low: float | None, beside: dict[str, float]) -> dict[str, Any]:
+        measure = {"value": 0.5, "low": low, "high": low, "n": 1, "interval": ""}
+        return {"model": name, "tasks": {"t": {"metric": "share", "measure": measure, "parts": {"beside": beside}}}}
+
+    table = side_by_side([found("one", 0.25, {"at 64": 1.0}), found("another/model", None, {"at 128": 2.0})])
+    rows = [
+        ("model", "one", "another/model"),
+        ("t: share", "0.5 (0.25 to 0.25, n = 1)", "0.5 (- to -, n = 1)"),
+        ("t: at 64", "1", "-"),
+        ("t: at 128", "-", "2"),
+    ]
+    assert table.splitlines() == [f"{what:<9}  {one:<25}  {other}" for what, one, other in rows]
 
 
 def test_a_call_without_models_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,6 @@ from diffattn.evals.base import Result, paired
 from diffattn.evals.base import Task as ItemTask
 from diffattn.evals.heldout import held_out, together
 from diffattn.evals.instruments import look_inside
-from diffattn.evals.intervals import Measure
 from diffattn.evals.outliers import outliers
 from diffattn.evals.perplexity import evaluate
 from diffattn.evals.sums import mean_of
@@ -49,7 +48,8 @@ def evaluate_folders(
         part["tasks"] = {name: result.to_dict() for name, result in done.items()}
         if place is not None and out is None:
             for name, result in part["tasks"].items():
-                _write(place / f"{name}.json", result)
+                # Some file systems know no colon.
+                _write(place / f"{name.replace(':', '-')}.json", result)
         found.append(part)
         results.append(done)
     if out is not None:
@@ -110,12 +110,12 @@ def measure(
 
 
 def side_by_side(models: Sequence[Json]) -> str:
-    """Write what was found as a table: a column for each model, maps as means over layers and heads."""
+    """Write what was found as a table: a column for each model, maps as means over layers and heads; "-": not there."""
     columns = [_numbers(found) for found in models]
-    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [[name, *(column.get(name, "-") for column in columns)] for name in names]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    return "\n".join("  ".join([row[0].ljust(widths[0]), *line[1:]]) for row, line in zip(rows, lines, strict=True))
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _numbers(found: Json) -> dict[str, str]:
@@ -146,7 +146,10 @@ def _numbers(found: Json) -> dict[str, str]:
             "R² of A2 for A1": _mean(pair["r2"]["mean"] for pair in pairs),
         }
     for name, result in found.get("tasks", {}).items():
-        cells[f"{name}: {result['metric']}"] = str(Measure(**result["measure"]))
+        low, high = (_cell(result["measure"][end]) for end in ("low", "high"))
+        cells[f"{name}: {result['metric']}"] = (
+            f"{_cell(result['measure']['value'])} ({low} to {high}, n = {result['measure']['n']})"
+        )
         cells |= {f"{name}: {what}": _cell(value) for what, value in result["parts"].get("beside", {}).items()}
     return cells
 
