@@ -89,6 +89,12 @@ def test_what_does_not_fit_is_refused() -> None:
         ModelReader(small_model(), Bytes())
 
 
+def test_a_model_whose_tokenizer_is_lost_does_not_read_bytes(tmp_path: Path) -> None:
+    save(small_model("softmax", vocab_size=600, context=64), tmp_path / "model")
+    with pytest.raises(ValueError, match=r"has no tokenizer\.json, and its model has 600 token ids"):
+        ModelReader.open(tmp_path / "model")
+
+
 def test_texts_end_before_the_first_stop() -> None:
     assert until("one two\nthree", ("\n", " two")) == "one"
     assert until("one", ()) == "one"

@@ -104,6 +104,11 @@ class ModelReader:
         model = load(folder)
         vocabulary = Path(folder) / TOKENIZER
         tokenizer = Subwords(vocabulary) if vocabulary.is_file() else Bytes()
+        if isinstance(tokenizer, Bytes) and model.config.vocab_size >= 2 * tokenizer.vocab_size:
+            raise ValueError(
+                f"{folder} has no {TOKENIZER}, and its model has {model.config.vocab_size} token ids, too many to read "
+                f"bytes; put the {TOKENIZER} that it was trained with into its folder"
+            )
         return cls(model, tokenizer, identify(folder), batch_size)
 
     def encode(self, text: str) -> list[int]:
