@@ -137,6 +137,12 @@ def test_fine_tuning_learns_the_new_text_and_tells_what_it_forgets(corpora: dict
     assert run(model, corpora, tuning=tuning).parts == result.parts
 
 
+def test_rounding_of_a_narrow_model_is_nothing_that_was_learned(corpora: dict[str, str]) -> None:
+    found = run(small().bfloat16(), corpora, pieces=4, tuning=Tuning(steps=1, batch_size=1, learning_rate=1e-12)).parts
+    assert found["tuning"]["learned"]["value"] == pytest.approx(0, abs=1e-7)
+    assert found["tuning"]["forgotten"]["value"] == pytest.approx(0, abs=1e-7)
+
+
 def test_fine_tuning_reads_the_training_split_and_judges_the_held_out_one(
     corpora: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

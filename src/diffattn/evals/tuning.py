@@ -38,7 +38,7 @@ def tuned(model: Decoder, ids: list[np.ndarray], tuning: Tuning, seed: int) -> D
     order = np.concatenate(
         [
             np.random.default_rng([seed, epoch]).permutation(len(ids))
-            for epoch in range(-(-tuning.steps * tuning.batch_size // len(ids)))
+            for epoch in range(1 + tuning.steps * tuning.batch_size // len(ids))
         ]
     )
     for step in range(tuning.steps):
