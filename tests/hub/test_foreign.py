@@ -178,6 +178,7 @@ def test_the_cost_of_a_loaded_config_is_the_models(tmp_path: Path) -> None:
         ({"rope_scaling": {"type": "mrope"}, "rope_parameters": None}, "'mrope' cannot be read: it is not known here"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "differ from layer to layer"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, "factor is None; llama3 scaling needs a number"),
         (
             {"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 8}},
             r"low and high_freq_factor are \(1, 8\)",
@@ -267,6 +268,10 @@ def test_incomplete_folders_are_named(tmp_path: Path) -> None:
     index.write_text(json.dumps(stored))
     with pytest.raises(ValueError, match=r"no \.\./elsewhere\.safetensors"):
         diffattn.load(tmp_path)
+    for names, message in (({}, "names no file"), ({"a": 5, "b": ["c"]}, "no 5, which")):
+        index.write_text(json.dumps({"weight_map": names}))
+        with pytest.raises(ValueError, match=message):
+            diffattn.load(tmp_path)
     index.write_text("[]")
     with pytest.raises(ValueError, match="which file holds which tensor"):
         diffattn.load(tmp_path)

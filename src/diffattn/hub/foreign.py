@@ -131,11 +131,14 @@ def weight_files(folder: Path) -> list[Path]:
         names = [single.name]
     else:
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            held = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            names = sorted({str(name) for name in held.values()})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{index} cannot be read ({error!r}); it should say which file holds which tensor"
             ) from error
+        if not names:
+            raise ValueError(f"{index} names no file, so the weights are missing")
     for name in names:
         if Path(name).name != name or not (folder / name).is_file():
             hint = f", which {INDEX} names" if name != single.name else ""
@@ -166,16 +169,18 @@ def _check_window(stored: Mapping[str, Any], layers: int, context: int) -> None:
 def _rope(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Give our fields of rotary. Newer configs have everything in rope_parameters, older ones two fields for it."""
     given = {**(stored.get("rope_scaling") or {}), **(stored.get("rope_parameters") or {})}
-    kind, factor = given.get("rope_type", given.get("type", "default")), given.get("factor", 1.0)
+    kind, factor = given.get("rope_type", given.get("type", "default")), given.get("factor")
     fields: dict[str, Any] = {"rope_base": float(given.get("rope_theta", stored.get("rope_theta", 10000.0)))}
     share = given.get("partial_rotary_factor", stored.get("partial_rotary_factor"))
     if any(isinstance(value, Mapping) for value in given.values()):
         raise ValueError("rope_parameters differ from layer to layer; all layers here have the same positions")
     if share not in (None, 1):
         raise ValueError(f"partial_rotary_factor is {share}; only heads that are turned whole can be read")
+    if kind in ("linear", "llama3") and not isinstance(factor, int | float):
+        raise ValueError(f"rope_scaling: factor is {factor!r}; {kind} scaling needs a number")
     if kind == "default" or (kind in ("linear", "llama3") and factor == 1):
         return fields
-    fields |= {"rope_scaling": kind, "rope_factor": float(factor)}
+    fields |= {"rope_scaling": kind, "rope_factor": factor}
     if kind == "llama3":
         ramp = given.get("low_freq_factor"), given.get("high_freq_factor")
         if ramp != (1, 4):
