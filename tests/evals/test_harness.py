@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ def test_batch_size_changes_no_score(reader: ModelReader, folder: Path) -> None:
 def test_texts_are_those_that_the_reader_writes(reader: ModelReader, folder: Path, written: list[str]) -> None:
     found = run(reader, folder, "writes")
     assert len(set(written)) > 1
-    assert found.outcomes == {str(i): float(i % 3 == 0) for i in range(len(QUESTIONS))}
+    assert list(found.outcomes.values()) == [float(i % 3 == 0) for i in range(len(QUESTIONS))]
     assert found.settings["answers_shortened"] == 0 and found.settings["options_ignored"] == ["num_beams"]
 
 
@@ -190,7 +191,7 @@ def test_the_seed_draws_the_questions(reader: ModelReader, folder: Path) -> None
     assert first.outcomes == again.outcomes
     assert first.outcomes.keys() != other.outcomes.keys()
     for found in (first, other):
-        assert len(found.outcomes) == 4 and all(right[int(i)] == hit for i, hit in found.outcomes.items())
+        assert len(found.outcomes) == 4 and all(right[int(i.split(",")[0])] == hit for i, hit in found.outcomes.items())
 
 
 def test_what_is_asked_several_times_is_drawn_anew(reader: ModelReader, folder: Path, tmp_path: Path) -> None:
@@ -222,9 +223,10 @@ def test_a_stopped_task_goes_on_where_it_ended(reader: ModelReader, folder: Path
     ("name", "says"),
     [
         ("nowhere", "nowhere cannot be loaded"),
-        ("both", "no score of its own; ask for legs, writes"),
-        ("no_such_task_anywhere", "no task 'no_such_task_anywhere'"),
         ("legs@many", "expected lm-eval:NAME"),
+        # For these two, lm-eval reads the list of all its tasks.
+        pytest.param("both", "no score of its own; ask for legs, writes", marks=pytest.mark.slow),
+        pytest.param("no_such_task_anywhere", "no task 'no_such_task_anywhere'", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(reader: ModelReader, folder: Path, name: str, says: str) -> None:
@@ -245,7 +247,8 @@ def test_the_command_line_runs_them_beside_others(decoder: Decoder, folder: Path
 
 def test_without_lm_eval_the_extra_is_named(decoder: Decoder, tmp_path: Path, monkeypatch, capsys) -> None:
     save(decoder, tmp_path / "model")
-    monkeypatch.setitem(__import__("sys").modules, "lm_eval.api.model", None)
-    monkeypatch.setitem(__import__("sys").modules, "lm_eval", None)
+    for module in [name for name in sys.modules if name.startswith("lm_eval.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
     assert main(["eval", str(tmp_path / "model"), "--tasks", "lm-eval:arc_easy"]) == 2
     assert capsys.readouterr().err == "diffattn: lm_eval is missing: pip install 'diffattn[eval]'\n"

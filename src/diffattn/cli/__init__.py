@@ -27,6 +27,7 @@ EXTRAS = {
     "pyarrow": "data",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
+    "lm_eval": "eval",
 }
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from diffattn.cli.arguments import load_plugins, nearest, parse, take_words
+from diffattn.cli.arguments import load_plugins, nearest, parse, take_each, take_words
 
 MEASURED: tuple[Literal["loss"], Literal["maps"], Literal["outliers"]] = ("loss", "maps", "outliers")
 """Tasks that read held-out data, side by side."""
@@ -14,12 +14,18 @@ MEASURED: tuple[Literal["loss"], Literal["maps"], Literal["outliers"]] = ("loss"
 
 def evaluate(argv: list[str]) -> int:
     """Held-out loss, attention maps, outliers and the other tasks, of model folders side by side."""
+    from diffattn.evals.harness import OUTSIDE, Harness
     from diffattn.evals.tasks import TASKS
 
     argv, names = take_words(load_plugins(argv), "--tasks", lambda word: not Path(word).exists())
-    names = names or ["loss"]
+    names = list(dict.fromkeys(names or ["loss"]))
+    outside = [name for name in names if name.startswith(OUTSIDE)]
+    include: list[str] = []
+    if outside:
+        argv, include = take_each(argv, "--harness.include")
+    harness = {name: Harness.named(name, tuple(map(Path, include))) for name in outside}
     for name in names:
-        if name not in (*MEASURED, *TASKS):
+        if name not in (*MEASURED, *TASKS, *harness):
             known = [*MEASURED, *TASKS]
             raise ValueError(f"unknown task {name!r}{nearest(name, known)}; there are {', '.join(known)}")
     chosen = [(name, TASKS[name], field(default_factory=TASKS[name])) for name in names if name in TASKS]
@@ -42,11 +48,12 @@ def evaluate(argv: list[str]) -> int:
         """Prints the held-out loss of a model as JSON; of several models, or other tasks, a table.
 
         Before these options: --tasks NAME ... (loss, maps, outliers, {tasks}; loss when left out). The options of a
-        task are shown once it is named: `diffattn eval MODEL --tasks loss maps --help`. Several models are a ladder of
-        checkpoints: do outliers, or the share of the first token, grow with size? Tasks that ask items pair two models
-        on the same ones. --out keeps all that was measured, and answers, so that a stopped call goes on where it ended;
-        without it they are kept in the evals/ of a run's folder. A model whose attention is your own needs --plugin
-        my_attention.py as well.
+        task are shown once it is named: `diffattn eval MODEL --tasks loss maps --help`. lm-eval:arc_easy is a task of
+        lm-eval, lm-eval:arc_easy@5 the same after five examples; --harness.include FOLDER adds yours to its. Several
+        models are a ladder of checkpoints: do outliers, or the share of the first token, grow with size? Tasks that ask
+        items pair two models on the same ones. --out keeps all that was measured, and answers, so that a stopped call
+        goes on where it ended; without it they are kept in the evals/ of a run's folder. A model whose attention is
+        your own needs --plugin my_attention.py as well.
 
         Args:
             models: Model folders, for instance runs/quick/text-diff_v1-lr0.005-s0/model.
@@ -65,7 +72,7 @@ def evaluate(argv: list[str]) -> int:
         if not models:
             raise ValueError("`diffattn eval` needs a model folder, for instance runs/mine/model")
         measured = [name for name in MEASURED if name in names]
-        tasks = {name: getattr(options, name) for name, _, _ in chosen}
+        tasks = {name: getattr(options, name) for name, _, _ in chosen} | harness
         corpus = {"source": source, "split": split, "tokens": tokens}
         print(evaluate_folders(models, measured, tasks, corpus, limit, seed, batch_size, out))
         return 0

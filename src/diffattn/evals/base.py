@@ -125,8 +125,9 @@ class Progress:
             # A line that a killed process left without its end is asked again.
             file.write_text("".join(line + "\n" for line in lines[:-1]), encoding="utf-8")
             for line in lines[:-1]:
-                fields = {name: tuple(v) if isinstance(v, list) else v for name, v in json.loads(line).items()}
-                found[fields["id"]] = Answer(**fields)
+                fields = json.loads(line)
+                lists = (tuple(fields.get(name, ())) for name in ("log_probabilities", "greedy"))
+                found[fields["id"]] = Answer(fields["id"], fields["text"], *lists)
         return found, file
 
 

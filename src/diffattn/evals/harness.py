@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
@@ -188,18 +188,17 @@ class Harness:
         first = next((key for metric in better for key in mine if key.split(",")[0] == metric), next(iter(mine)))
         metric, _, chosen = first.partition(",")
         outcomes = {
-            str(sample["doc_id"]): sample[metric]
+            f"{sample['doc_id']}, {sample['prompt_hash'][:16]}": sample[metric]
             for sample in found["samples"].get(self.task, ())
             if sample["filter"] == chosen and metric in sample
         }
         right = outcomes and all(isinstance(one, int | float) and one in (0, 1) for one in outcomes.values())
         n = sum(found["n-samples"][name]["effective"] for name in found["samples"])
-        value, error = mine[first]["value"], mine[first]["stderr"]
         beside = {_plain(key): number["value"] for key, number in mine.items() if key != first}
         return Result(
             task=f"{OUTSIDE}{self.task}",
             metric=_plain(first) + (", lower is better" if better.get(metric) is False else ""),
-            measure=share(list(outcomes.values())) if right else _normal(value, error, n),
+            measure=share(list(outcomes.values())) if right else _normal(mine[first], n),
             settings={
                 "task": self.task,
                 "version": found["versions"].get(self.task),
@@ -222,9 +221,16 @@ class Harness:
         )
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Metrics by lm-eval's key, "metric,filter", each with its standard error."""
-    found: dict[str, dict[str, float | None]] = {}
+class Number(TypedDict):
+    """A metric of lm-eval, with its standard error where there is one."""
+
+    value: float
+    stderr: float | None
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, Number]:
+    """Metrics by lm-eval's key, "metric,filter"."""
+    found: dict[str, Number] = {}
     for key, value in metrics.items():
         metric, comma, chosen = key.partition(",")
         if comma and not metric.endswith("_stderr") and isinstance(value, int | float | np.number):
@@ -238,7 +244,8 @@ def _plain(key: str) -> str:
     return key.removesuffix(",none").replace(",", ", ")
 
 
-def _normal(value: float, error: float | None, n: int) -> Measure:
+def _normal(number: Number, n: int) -> Measure:
+    value, error = number["value"], number["stderr"]
     if error is None:
         return Measure(value, -math.inf, math.inf, n, "none: lm-eval gives no standard error of this metric")
     return Measure(value, value - Z * error, value + Z * error, n, "normal, from lm-eval's standard error")
