@@ -29,6 +29,7 @@ def test_help_lists_every_verb(capsys):
         (["train", "--task", "recal"], "did you mean 'recall'"),
         (["compare", "quick", "--dry-run", "--data.source", "no-such-file.txt"], "no-such-file.txt"),
         (["compare", "smoke", "--tasks", "recal"], "did you mean 'recall'"),
+        (["compare", "quick", "--evals", "needel"], "did you mean 'needle'"),
         (["compare", "smoke", "--confirm"], "--confirm needs arms: softmax_norm, diff_v1, diff_v2"),
         (["compare", "smoke", "--hours", "nan"], "--hours is nan"),
         (["compare", "smoke", "--hours", "-1"], "--hours is -1"),
