@@ -1,13 +1,16 @@
 """Items, answers and results: kept while a task runs, the same in any batch."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import diffattn
 from diffattn.evals.base import Answer, Item, Progress, Result, ask, paired
 from diffattn.evals.intervals import mean, share
+from diffattn.evals.tasks import run_tasks
 from support.readers import Planted
 
 ITEMS = [Item(id=str(i), prompt="x" * (7 - i), choices=("a", "bb")) for i in range(5)]
@@ -47,6 +50,27 @@ def test_answers_of_another_model_or_other_items_are_not_taken(tmp_path: Path) -
     for reader, items in ((Planted(identity="other"), ITEMS), (Planted(), ITEMS[:3])):
         ask(reader, "t", items, Progress(tmp_path))
         assert reader.asked == 2 * len(items)
+
+
+def test_answers_of_another_version_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(Planted(), "t", ITEMS, Progress(tmp_path))
+    monkeypatch.setattr(diffattn, "__version__", "another")
+    reader = Planted()
+    ask(reader, "t", ITEMS, Progress(tmp_path))
+    assert reader.asked == 2 * len(ITEMS)
+
+
+def test_log_loss_is_among_the_choices() -> None:
+    answer = Answer("a", "x", (math.log(0.1), math.log(0.3)))
+    assert answer.log_loss(0) == pytest.approx(math.log(4))
+    # Far too unlikely to be written as a probability.
+    assert Answer("a", "x", (-2000.0, -2000.0)).log_loss(1) == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_is_at_least_1(limit: int) -> None:
+    with pytest.raises(ValueError, match="limit: got"):
+        run_tasks(Path("anywhere"), {}, limit=limit)
 
 
 def test_two_items_of_one_id_are_refused() -> None:

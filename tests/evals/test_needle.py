@@ -12,6 +12,7 @@ import torch
 
 from diffattn.cli import main
 from diffattn.data.tokenizer import Bytes
+from diffattn.evals.base import paired
 from diffattn.evals.facts import Sample, cities, given, lookalikes
 from diffattn.evals.intervals import mcnemar
 from diffattn.evals.needle import (
@@ -249,6 +250,39 @@ def test_what_cannot_be_asked_is_refused(task: Any, message: str) -> None:
         run(task, Planted())
 
 
+def test_two_models_are_paired_where_they_were_asked_the_same() -> None:
+    class Words(Planted):
+        """As many tokens as words would have, so that more of the filler fits."""
+
+        def count(self, text: str) -> int:
+            return super().count(text) - text.count(" ")
+
+    task = Needle(source="noise", samples=2)
+    one = run(task, copier())
+    assert paired(one, run(task, Planted(context=512)))[0].value == -1
+    for other in (run(task, copier(), seed=1), run(task, Words(context=512))):
+        with pytest.raises(ValueError, match="not asked the same"):
+            paired(one, other)
+
+
+def test_numbers_to_choose_that_no_fact_tells_stand_nowhere(tmp_path: Path) -> None:
+    for name in range(100):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{number} w{chr(64 + name)} " for number in range(10, 30)) * 4)
+    task = Needle(source=str(tmp_path), facts=1, asked=1, digits=2, samples=10, lengths=(400,))
+    asked: set[tuple[str, str]] = set()
+    reader = Planted(lambda prompt, choice: asked.add((prompt, choice)) or -1.0)
+    run(task, reader)
+    assert len(asked) == 200
+    assert sum(choice.strip() in prompt for prompt, choice in asked) == 50
+
+
+def test_a_table_shows_what_a_guess_reaches() -> None:
+    beside = run(Needle(source="noise", samples=1), copier()).parts["beside"]
+    assert beside["each asked number written"] == beside["each chosen among the context's"] == 1
+    assert (beside["chosen by a guess"], beside["log-loss of a guess, nats"]) == (0.25, pytest.approx(math.log(4)))
+    assert beside["log-loss of choices, nats"] < 0.02
+
+
 def test_limit_and_seed_do_as_they_say() -> None:
     task = Needle(source="noise")
     few = run(task, copier(), limit=7)
@@ -270,7 +304,8 @@ def test_the_command_measures_a_saved_model(tmp_path: Path, capsys: pytest.Captu
     save(small_model("diff_v1", dtype=torch.float32, vocab_size=257, context=160), tmp_path / "model")
     tasks = ["needle", "needle_chain", "needle_pairs"]
     options = ["--needle.facts", "2", "--needle.asked", "1", "--limit", "2", "--out", str(tmp_path / "out")]
-    assert main(["eval", str(tmp_path / "model"), "--tasks", *tasks, *options]) == 0
+    # What is named twice is done once.
+    assert main(["eval", str(tmp_path / "model"), "--tasks=needle", *tasks, *options]) == 0
     assert "needle: share of samples with all asked numbers written" in capsys.readouterr().out
     (found,) = json.loads((tmp_path / "out" / "eval.json").read_text())["models"]
     assert list(found["tasks"]) == tasks

@@ -53,6 +53,8 @@ def take_each(argv: list[str], flag: str) -> tuple[list[str], list[str]]:
 
 def take_words(argv: list[str], flag: str, belongs: Callable[[str], bool]) -> tuple[list[str], list[str]]:
     """Takes a flag and the words behind it out of argv, up to the next option or a word that does not belong."""
+    # --flag=word is as good as --flag word.
+    argv = [part for word in argv for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
     if flag not in argv:
         return argv, []
     first = argv.index(flag) + 1

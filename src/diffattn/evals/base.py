@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import diffattn
 from diffattn.evals.intervals import Measure, mcnemar, mean
 from diffattn.evals.reader import GREEDY, ModelReader, Reader, Sampling
 
@@ -44,6 +46,12 @@ class Answer:
     greedy: tuple[bool, ...] = ()
     """Of each choice: greedy decoding would write it."""
 
+    def log_loss(self, right: int) -> float:
+        """Give -log of a choice's probability, nats, where those of all choices are made to sum to 1."""
+        largest = max(self.log_probabilities)
+        whole = math.log(sum(math.exp(log - largest) for log in self.log_probabilities))
+        return largest + whole - self.log_probabilities[right]
+
 
 @dataclass(frozen=True)
 class Result:
@@ -61,13 +69,19 @@ class Result:
     parts: dict[str, Any] = field(default_factory=dict)
     """The numbers beside it, ready for JSON; those under "beside", name to number or None, stand in the table too."""
     outcomes: dict[str, float] = field(default_factory=dict)
-    """Score of each item by its id, where `measure` is their mean: what two models are paired by."""
+    """Score of each item, where `measure` is their mean, by a name that holds the `digest` of what was asked, so that
+    two models are paired on the same items only."""
     clusters: dict[str, str] = field(default_factory=dict)
     """Document of each of these items, where several share one; empty: each stands alone."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fields ready for JSON."""
         return asdict(self)
+
+
+def digest(prompt: str) -> str:
+    """Name a prompt by its hash."""
+    return hashlib.blake2b(prompt.encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def paired(first: Result, second: Result) -> tuple[Measure, float | None]:
@@ -90,7 +104,7 @@ class Task(Protocol):
     name: ClassVar[str]
 
     def run(self, reader: ModelReader, limit: int | None, seed: int, progress: "Progress") -> Result:
-        """Ask the model and sum up; limit: at most so many items (documents, sequences), None: all."""
+        """Ask the model and sum up; limit: at most so many items (documents, sequences), 1 or more; None: all."""
         ...
 
 
@@ -145,9 +159,8 @@ def ask(
     """
     if len({item.id for item in items}) < len(items):
         raise ValueError(f"{name}: two items have the same id")
-    asked = [reader.identity, asdict(sampling), [asdict(item) for item in items]]
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:12]
-    answers, file = progress.kept(name, digest)
+    asked = [diffattn.__version__, reader.identity, asdict(sampling), [asdict(item) for item in items]]
+    answers, file = progress.kept(name, digest(json.dumps(asked, sort_keys=True, default=str)))
     missing = sorted((item for item in items if item.id not in answers), key=lambda item: len(item.prompt))
     for group in _groups(missing, batch_size):
         new = _answers(reader, group, sampling)

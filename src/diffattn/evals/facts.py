@@ -18,7 +18,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 Given = Literal["right", "tempting", "other", "absent", "none"]
 """What was given for an asked number: it; one of a lookalike, another attribute or a corrupted telling; another one of
-the context; one that does not stand there; no number at all."""
+the facts; any other; no number at all."""
 GIVEN: tuple[Given, ...] = ("right", "tempting", "other", "absent", "none")
 
 

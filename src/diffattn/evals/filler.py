@@ -45,7 +45,7 @@ def filler(source: str, longest: int) -> Filler:
         if len(words) >= wanted:
             break
     if not words:
-        raise ValueError(f"{source} has no text to hide facts in: name another --source, or noise")
+        raise ValueError(f"{source} has no text to hide facts in: name another source, or noise")
     return Filler(words)
 
 

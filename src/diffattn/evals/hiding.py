@@ -106,7 +106,7 @@ def fitting(reader: Reader, draw: Draw, wanted: Sequence[Cell], length: int) -> 
 def hide(reader: Reader, draw: Draw, place: Place, number: int, seed: int, filler: Filler | None) -> Hidden | None:
     """Draw a sample and fill it up with the most words that its length holds; None: it does not fit.
 
-    No name and no number of the sample stands in its filler, whatever the case.
+    No name of the sample, whatever the case, and no number to choose stands in its filler.
     """
     for attempt in range(TRIES):
         chance = random.Random(f"{seed}/{place}/{number}/{attempt}")
@@ -114,14 +114,14 @@ def hide(reader: Reader, draw: Draw, place: Place, number: int, seed: int, fille
         if needed(reader, sample) > place.length:
             continue
         budget = place.length - room(sample)
+        strangers = [new for new in numbers(chance, OPTIONS, len(sample.answers[0])) if new not in sample.numbers]
+        options = [*sample.numbers, *strangers[: max(0, OPTIONS - len(sample.numbers))]]
         words: list[str] = []
         if filler is not None:
             words = _most(reader, sample, filler.take(chance.randrange(len(filler.words)), budget), budget)
             text = "".join(words).casefold()
-            if any(word.casefold() in text for word in (*sample.names, *sample.numbers)):
+            if any(word.casefold() in text for word in (*sample.names, *options)):
                 continue
-        strangers = [new for new in numbers(chance, OPTIONS, len(sample.answers[0])) if new not in sample.numbers]
-        options = [*sample.numbers, *strangers[: max(0, OPTIONS - len(sample.numbers))]]
         chance.shuffle(options)
         tokens = reader.count(sample.prompt(words))
         return Hidden(place, number, sample, sample.context(words), tuple(options), tokens)

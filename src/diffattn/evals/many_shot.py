@@ -1,6 +1,5 @@
 """Learning from many labelled examples in the context: accuracy by their number, and does their order matter?"""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
@@ -8,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from diffattn.evals.base import Answer, Item, Progress, Result, ask
+from diffattn.evals.base import Answer, Item, Progress, Result, ask, digest
 from diffattn.evals.intervals import mcnemar, mean, share
 from diffattn.evals.labelled import DOCSTRINGS, Example, labelled
 from diffattn.evals.orders import by_group, spread
@@ -52,7 +51,7 @@ class ManyShot:
         if self.questions < 1 or self.orders < 2 or (self.characters or 1) < 1:
             raise ValueError("many_shot needs at least 1 question, 2 orders and 1 character of each text")
         data = fitted(labelled(self.data, self.fine), reader, self.characters, self.classes)
-        wanted = self.questions if limit is None else max(1, min(self.questions, limit))
+        wanted = self.questions if limit is None else min(self.questions, limit)
         rng = np.random.default_rng(seed)
         questions = [data.asked[i] for i in rng.permutation(len(data.asked))[:wanted]]
         by_number = curve(reader, data, questions, seed)
@@ -90,13 +89,8 @@ class ManyShot:
                 "shots": [_level(n, judged[f"{n} shots"]) for n in by_number],
                 "orders": effects,
             },
-            # Two models are paired where they were asked the very same.
-            outcomes={_digest(prompt): float(hit) for prompt, hit in zip(by_number[most], hits, strict=True)},
+            outcomes={digest(prompt): float(hit) for prompt, hit in zip(by_number[most], hits, strict=True)},
         )
-
-
-def _digest(prompt: str) -> str:
-    return hashlib.blake2b(prompt.encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def _ask(
@@ -110,16 +104,15 @@ def _ask(
     choices = tuple(map(choice, labels))
     items = [Item(f"{name}, {i}", prompt, choices) for name in prompts for i, prompt in enumerate(prompts[name])]
     answers = ask(reader, ManyShot.name, items, progress)
-    right = [choices.index(choice(question.label)) for question in questions]
+    right = [labels.index(question.label) for question in questions]
     rows = [answers[first : first + len(right)] for first in range(0, len(answers), len(right))]
     return {name: _judged(row, right) for name, row in zip(prompts, rows, strict=True)}
 
 
 def _judged(answers: Sequence[Answer], right: Sequence[int]) -> Judged:
     logs = np.array([answer.log_probabilities for answer in answers])
-    highest = logs.max(axis=1, keepdims=True)
-    whole = highest[:, 0] + np.log(np.exp(logs - highest).sum(axis=1))
-    return (logs.argmax(axis=1) == right).astype(float), whole - logs[np.arange(len(right)), right]
+    losses = [answer.log_loss(label) for answer, label in zip(answers, right, strict=True)]
+    return (logs.argmax(axis=1) == right).astype(float), np.array(losses)
 
 
 def _level(shots: int, judged: Judged) -> dict[str, Any]:

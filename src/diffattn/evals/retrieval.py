@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, ClassVar, Literal
 
 from diffattn.evals.answering import DENOMINATORS, attention_to, prompt_of
-from diffattn.evals.base import Progress, Result
+from diffattn.evals.base import Progress, Result, digest
 from diffattn.evals.facts import Sample
 from diffattn.evals.filler import filler
 from diffattn.evals.hiding import Cell, Hidden, Place, all_hidden, fitting
@@ -42,7 +42,7 @@ class Retrieval:
     """The filler: "stdlib", "prose", "noise" (random words), a file, a folder, a glob, JSONL, parquet or
     hf:OWNER/NAME."""
     attention: int = 8
-    """Samples of each length whose attention is looked at, where they have 2048 tokens or less; 0: none."""
+    """Samples of each cell and length whose attention is looked at, up to 2048 tokens; 0: none."""
 
     filled: ClassVar[bool] = True
     """Facts stand in filler, not by themselves."""
@@ -69,7 +69,6 @@ class Retrieval:
         hold is left out: see settings. ValueError: nothing fits, settings out of range, no such source.
         """
         self._check()
-        check_whole("limit", 1 if limit is None else limit, 1)
         lengths = sorted({_tokens(length, reader.context) for length in self.lengths})
         fits = fitting(reader, self.draw, self.cells(), lengths[-1])
         cells = list(dict.fromkeys(fits.values()))
@@ -97,13 +96,14 @@ class Retrieval:
             seconds=progress.seconds,
             model=reader.identity,
             parts={
+                "beside": _beside(summed(outcomes)),
                 "cells": {str(cell): summed(some) for cell in cells if (some := _of(outcomes, cell))},
                 "heat": heat,
                 "table": heat_table(heat).splitlines(),
                 "told": {"place": told(samples), "all": told(len(outcomes))},
                 "attention": {"denominators": DENOMINATORS, "at": attention},
             },
-            outcomes={one.hidden.id: float(one.found) for one in outcomes},
+            outcomes={f"{one.hidden.id}-{digest(one.hidden.prompt())}": float(one.found) for one in outcomes},
         )
 
     def _check(self) -> None:
@@ -154,6 +154,18 @@ def _spread(hidden: Sequence[Hidden], limit: int | None) -> Sequence[Hidden]:
 
 def _of(outcomes: Sequence[Outcome], cell: Cell) -> list[Outcome]:
     return [one for one in outcomes if one.hidden.place.cell == cell]
+
+
+def _beside(all_cells: dict[str, Any]) -> dict[str, float]:
+    """Numbers that a table shows under the share."""
+    written, chosen = all_cells["written"], all_cells["chosen"]
+    return {
+        "each asked number written": written["each"]["value"],
+        "each chosen among the context's": chosen["each"]["value"],
+        "chosen by a guess": chosen["guess"],
+        "log-loss of choices, nats": chosen["log_loss"]["value"],
+        "log-loss of a guess, nats": chosen["log_loss_of_guess"],
+    }
 
 
 def _prompts(reader: ModelReader, hidden: Sequence[Hidden]) -> list[Any]:

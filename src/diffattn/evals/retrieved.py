@@ -51,14 +51,9 @@ def put(reader: Reader, name: str, hidden: Sequence[Hidden], progress: Progress)
         for asked, right in enumerate(one.sample.answers):
             answer = next(chosen)
             kinds.append(kind(answer.text.removeprefix(one.sample.gap), right, one.sample))
-            losses.append(_log_loss(answer.log_probabilities, one.choices(asked, turn).index(one.sample.gap + right)))
+            losses.append(answer.log_loss(one.choices(asked, turn).index(one.sample.gap + right)))
         outcomes.append(Outcome(one, given(text, one.sample), kinds, losses))
     return outcomes
-
-
-def _log_loss(logs: Sequence[float], right: int) -> float:
-    largest = max(logs)
-    return largest + math.log(sum(math.exp(x - largest) for x in logs)) - logs[right]
 
 
 def summed(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -98,12 +98,19 @@ def ordered(
     Random orders are distinct. (0, {}): fewer than two demonstrations fit, or one question is asked.
     """
     chain = _balanced(data, shots, rng)
-    longest = max(questions, key=lambda question: reader.count(question.text))
-    while shots > 1 and reader.count(_prompt(chain[:shots], longest)) > _room(reader, data):
+    while shots > 1 and len(questions) > 1:
+        found = _in_orders(data, questions, chain[:shots], orders, rng)
+        # A tokenizer may need more tokens for a text that comes first than behind others.
+        if max(reader.count(prompt) for prompts in found.values() for prompt in prompts) <= _room(reader, data):
+            return shots, found
         shots //= 2
-    if shots < 2 or len(questions) < 2:
-        return 0, {}
-    shown = chain[:shots]
+    return 0, {}
+
+
+def _in_orders(
+    data: Labelled, questions: Sequence[Example], shown: Sequence[Example], orders: int, rng: np.random.Generator
+) -> dict[str, list[str]]:
+    shots = len(shown)
     drawn: dict[tuple[int, ...], None] = {}
     while len(drawn) < (min(orders, factorial(shots)) if shots < 20 else orders):
         drawn[tuple(rng.permutation(shots).tolist())] = None
@@ -115,4 +122,4 @@ def ordered(
     for name, sign in zip(ARRANGED, (0, 1, -1), strict=True):
         arranged = (sorted(blocks, key=lambda example, q=q: sign * (example.label == q.label)) for q in questions)
         found[name] = [_prompt(lines, question) for lines, question in zip(arranged, questions, strict=True)]
-    return shots, found
+    return found

@@ -12,6 +12,7 @@ from diffattn.evals.needle import NEEDLES
 from diffattn.evals.quantise import Quantise
 from diffattn.evals.reader import ModelReader
 from diffattn.evals.shift import Shift
+from diffattn.variants.base import check_whole
 
 TASKS: dict[str, type[Any]] = {
     "hallucination": Hallucination,
@@ -35,7 +36,8 @@ def run_tasks(
     """Run tasks on a model folder.
 
     kept: folder for answers, so that what was stopped goes on where it ended. limit: at most so many items of each.
-    ValueError: no model folder, a model that reads no text.
+    ValueError: no model folder, a model that reads no text, a limit below 1.
     """
+    check_whole("limit", 1 if limit is None else limit, 1)
     reader = ModelReader.open(folder, batch_size)
     return {name: task.run(reader, limit, seed, Progress(kept)) for name, task in tasks.items()}
