@@ -67,6 +67,7 @@ def _binomial(logs: np.ndarray, n: int, p: float) -> np.ndarray:
     return np.exp(logs[n] - logs[: n + 1] - logs[n::-1] + k * np.log(p) + (n - k) * np.log1p(-p))
 
 
+@cache
 def _critical(differ: int) -> int:
     """Of so many samples that differ, the most on the smaller side that are significant; -1: none is."""
     tail, few = 0, -1
