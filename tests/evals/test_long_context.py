@@ -13,7 +13,7 @@ from diffattn.evals.base import Progress, Result
 from diffattn.evals.intervals import mean
 from diffattn.evals.long_context import LongContext, cumulative, same_targets, usable
 from diffattn.evals.reader import ModelReader
-from diffattn.evals.texts import passages, token_nats
+from diffattn.evals.texts import named, passages, token_nats
 from diffattn.model.config import ModelConfig
 from diffattn.model.decoder import Decoder, build
 from support.models import small_config, small_model
@@ -103,6 +103,10 @@ def test_a_model_of_bytes_is_read_with_every_scaling_and_seed_and_limit_do_as_th
         *((length, "none") for length in (1, 2, 4, 8, 16, 32, 64)),
         *((length, scaling) for length in (32, 64) for scaling in ("linear", "yarn")),
     }
+    assert set(result.parts["beside"]) == {
+        "loss with 16 tokens",
+        *(f"change with {length}, scaling {scaling}" for length in (32, 64) for scaling in ("none", "linear", "yarn")),
+    }
     again = task.run(reader, 5, 1, QUIET)
     assert (again.measure, again.parts) == (result.measure, result.parts)
     assert np.mean(list(result.outcomes.values())) == pytest.approx(result.measure.value)
@@ -159,6 +163,12 @@ def test_passages_come_from_as_many_documents_as_possible_and_begin_where_they_d
     assert [bytes(row.tolist()) for row in rows] == [b"012", b"678", b"klm", b"qrs"]
     assert owners.tolist() == [0, 0, 2, 2]
     assert len(passages(Bytes(), texts, 3, 99)[0]) == 6
+
+
+def test_only_passages_of_the_same_tokens_have_the_same_names() -> None:
+    rows = np.array([[1, 2, 3], [1, 2, 3], [4, 5, 6]])
+    assert named(rows) == named(rows.copy()) and len({*named(rows)}) == 3
+    assert not {*named(rows)} & {*named(rows[:, :2]), *named(rows + 1)}
 
 
 def test_a_model_with_a_scaling_of_its_own_is_stretched_by_it_alone() -> None:

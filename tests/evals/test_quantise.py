@@ -308,6 +308,8 @@ def test_the_interval_is_paired_over_documents(reader: ModelReader, corpus: Path
     result = run(reader, corpus, what=("logits",), bits=(2,))
     (found,) = result.parts["rounded"]
     assert found["change"]["value"] == pytest.approx(found["loss"]["value"] - result.parts["loss"]["value"])
+    assert result.clusters.keys() == result.outcomes.keys()
+    assert len({*result.clusters.values()}) == result.settings["documents"]
     width = [x["high"] - x["low"] for x in (found["change"], found["loss"])]
     assert result.settings["documents"] > 20 and width[0] < width[1]
     assert "document" in found["change"]["interval"]
