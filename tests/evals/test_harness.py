@@ -245,10 +245,18 @@ def test_the_command_line_runs_them_beside_others(decoder: Decoder, folder: Path
     assert found["tasks"]["lm-eval:legs@1"]["settings"]["items"] == 3
 
 
+class Absent:
+    """Finds no lm_eval, as where it was never installed."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "lm_eval":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 def test_without_lm_eval_the_extra_is_named(decoder: Decoder, tmp_path: Path, monkeypatch, capsys) -> None:
     save(decoder, tmp_path / "model")
-    for module in [name for name in sys.modules if name.startswith("lm_eval.")]:
+    for module in [name for name in sys.modules if name.split(".")[0] == "lm_eval"]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
     assert main(["eval", str(tmp_path / "model"), "--tasks", "lm-eval:arc_easy"]) == 2
     assert capsys.readouterr().err == "diffattn: lm_eval is missing: pip install 'diffattn[eval]'\n"
