@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.evals.intervals import LEVEL, Measure, Z, share
+from diffattn.evals.intervals import CLUSTERS, Measure, Z, share, t_quantile, wilson
 from diffattn.evals.reader import Reader, Scored
-from diffattn.stats import t_critical
 
 FOLDS = 5
 BINS = 10
@@ -115,10 +114,7 @@ def auroc(confidence: np.ndarray, right: np.ndarray, records: Sequence[Hashable]
     variance = many / (many - 1) * float((sums**2).sum())
     fewest = float(min(len(x), len(y), many))
     worth = area * (1 - area) / variance if variance > 0 and 0 < area < 1 else fewest
-    z = t_critical(many, 1 - LEVEL) if many < 50 else Z
-    centre = (area + z * z / (2 * worth)) / (1 + z * z / worth)
-    half = z / (1 + z * z / worth) * math.sqrt(area * (1 - area) / worth + z * z / (4 * worth * worth))
-    low, high = max(0.0, min(area, centre - half)), min(1.0, max(area, centre + half))
+    low, high = wilson(area, worth, t_quantile(many) if many < CLUSTERS else Z)
     return Measure(area, low, high, len(confidence), "Wilson, n from placements by record")
 
 

@@ -61,13 +61,18 @@ def share(hits: Sequence[bool] | Sequence[float] | np.ndarray, clusters: Sequenc
         # Clusters that all agree show no spread; then each is worth one item.
         worth = p * (1 - p) / spread**2 if spread > 0 and 0 < p < 1 else float(many)
         worth = min(float(n), max(worth, 1.0))
-        z = _t(many) if many > 1 else math.inf
+        z = t_quantile(many) if many > 1 else math.inf
     if math.isinf(z):
         return Measure(p, 0.0, 1.0, n, "one document: none")
+    how = "Wilson" if many == n else "Wilson, n reduced to documents"
+    return Measure(p, *wilson(p, worth, z), n, how)
+
+
+def wilson(p: float, worth: float, z: float = Z) -> tuple[float, float]:
+    """Wilson's interval of a share p of so many independent items, at a quantile z; p itself always lies in it."""
     centre = (p + z * z / (2 * worth)) / (1 + z * z / worth)
     half = z / (1 + z * z / worth) * math.sqrt(p * (1 - p) / worth + z * z / (4 * worth * worth))
-    how = "Wilson" if many == n else "Wilson, n reduced to documents"
-    return Measure(p, max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)), n, how)
+    return max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))
 
 
 def mean(values: Sequence[float] | np.ndarray, clusters: Sequence[Hashable] | None = None) -> Measure:
@@ -81,7 +86,7 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Sequence[Hashable] | No
         return _bootstrap(x, ids)
     if many == 1:
         return Measure(float(x.mean()), -math.inf, math.inf, len(x), "one document: none")
-    half = _t(many) * _standard_error(x, ids)
+    half = t_quantile(many) * _standard_error(x, ids)
     return Measure(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, len(x), "t over documents")
 
 
@@ -116,7 +121,8 @@ def _checked(values: Sequence[Any] | np.ndarray, clusters: Sequence[Hashable] | 
     return x, np.array([number[name] for name in clusters])
 
 
-def _t(documents: int) -> float:
+def t_quantile(documents: int) -> float:
+    """What a standard error over so many documents is multiplied by."""
     # scipy comes with an extra, and where nothing is averaged over few documents it is not needed.
     from diffattn.stats import t_critical
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from diffattn.train.files import finite, write_json
+from diffattn.files import finite, write_json
 
 
 def result_file(folder: Path, name: str) -> Path:

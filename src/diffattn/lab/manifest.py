@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from diffattn.files import differences, write_json
 from diffattn.lab.plan import SWEEP_SEED, Plan, Resolved, Task, resolve
 from diffattn.lab.runs import Run
 from diffattn.train.config import RunConfig
-from diffattn.train.files import differences, write_json
 
 FILE = "plan.json"
 UNTOLD = ("config", "task", "maps", "evals", "evals_limit")

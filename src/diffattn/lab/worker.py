@@ -91,8 +91,8 @@ def work(job: dict[str, Any]) -> str:
 
 def _failed_on_test(folder: Path) -> str:
     """Count a run whose loss is finite on dev alone as failed, as training counts others."""
+    from diffattn.files import write_json
     from diffattn.lab.progress import read_done
-    from diffattn.train.files import write_json
 
     status = "non-finite"
     failed = {"status": status, "loss": None, "layer": "the evaluation on test"}
@@ -110,8 +110,8 @@ def evaluate_run(run: Any, folder: Path, *, maps: bool) -> bool:
     from diffattn.evals.instruments import look_inside
     from diffattn.evals.maps import sentence_maps
     from diffattn.evals.perplexity import evaluate
+    from diffattn.files import write_json
     from diffattn.hub.convert import load
-    from diffattn.train.files import write_json
 
     test, attention = folder / "evals" / "test.json", folder / "evals" / "maps.json"
     if test.exists() and (attention.exists() or not maps):

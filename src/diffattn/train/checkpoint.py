@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from diffattn.train.files import atomic_folder, differences
+from diffattn.files import atomic_folder, differences
 from diffattn.train.optim import AdamW
 
 

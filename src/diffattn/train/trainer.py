@@ -15,11 +15,11 @@ from torch import Tensor
 from diffattn.data import Batch, open_data
 from diffattn.evals.outliers import outliers
 from diffattn.evals.perplexity import evaluate
+from diffattn.files import write_json
 from diffattn.hub import convert
 from diffattn.ops.loss import cross_entropy
 from diffattn.train import checkpoint, profile
 from diffattn.train.config import RunConfig
-from diffattn.train.files import write_json
 from diffattn.train.metrics import Display, Metrics, open_trackers
 from diffattn.train.nonfinite import locate
 from diffattn.train.optim import AdamW, learning_rate

@@ -40,13 +40,13 @@ import math
 import shlex
 from typing import Any
 
+from diffattn.files import finite
 from diffattn.lab.report.across import across
 from diffattn.lab.report.beside import compared
 from diffattn.lab.report.folder import Folder, Run, Task
 from diffattn.lab.report.seeds import seed_numbers
 from diffattn.lab.report.verdicts import ENDED, failures, final_loss, findings, main_runs, side_by_side, split_of
 from diffattn.lab.report.words import differences, hardware, inequalities, model_words, shared
-from diffattn.train.files import finite
 
 Json = dict[str, Any]
 LEVEL = 0.95
