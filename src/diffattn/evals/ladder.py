@@ -13,6 +13,7 @@ from diffattn.evals.heldout import held_out, together
 from diffattn.evals.instruments import look_inside
 from diffattn.evals.outliers import outliers
 from diffattn.evals.perplexity import evaluate
+from diffattn.evals.results import write_result
 from diffattn.evals.sums import mean_of
 from diffattn.evals.tasks import run_tasks
 from diffattn.hub.convert import load
@@ -48,20 +49,14 @@ def evaluate_folders(
         part["tasks"] = {name: result.to_dict() for name, result in done.items()}
         if place is not None and out is None:
             for name, result in part["tasks"].items():
-                # Some file systems know no colon.
-                _write(place / f"{name.replace(':', '-')}.json", result)
+                write_result(place, name, result)
         found.append(part)
         results.append(done)
     if out is not None:
-        _write(out / "eval.json", {"models": found})
+        write_result(out, "eval", {"models": found})
     if len(found) == 1 and not tasks and list(measured) == ["loss"]:
         return json.dumps(found[0]["loss"], indent=1)
     return "\n".join([side_by_side(found), *_pairs(folders, results)])
-
-
-def _write(file: Path, found: Json) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def _pairs(folders: Sequence[Path], results: Sequence[dict[str, Result]]) -> Iterable[str]:

@@ -78,7 +78,7 @@ def _heat(title: str, heats: list[list[Json]], score: str) -> str:
         for entry in heat:
             row = entry["facts"], entry["asked"], entry["length"]
             values.setdefault((row, entry["depth"]), []).append(entry[score]["value"])
-    rows, depths = (sorted({place[i] for place in values}) for i in (0, 1))
+    rows, depths = sorted({row for row, _ in values}), sorted({depth for _, depth in values})
     found = [[values.get((row, depth), []) for depth in depths] for row in rows]
     means = [[sum(some) / len(some) if some else None for some in line] for line in found]
     return heat_panel(
