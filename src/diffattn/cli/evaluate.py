@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 
 from diffattn.cli.arguments import load_plugins, nearest, parse, take_each, take_words
 
-MEASURED: tuple[Literal["loss"], Literal["maps"], Literal["outliers"]] = ("loss", "maps", "outliers")
+MEASURED: tuple[Literal["loss", "maps", "outliers"], ...] = ("loss", "maps", "outliers")
 """Tasks that read held-out data, side by side."""
 
 
