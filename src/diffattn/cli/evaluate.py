@@ -8,7 +8,8 @@ from tyro.conf import Positional, arg
 
 from diffattn.cli.arguments import load_plugins, nearest, parse, take_each, take_words
 
-MEASURED: tuple[Literal["loss", "maps", "outliers"], ...] = ("loss", "maps", "outliers")
+Measured = Literal["loss", "maps", "outliers"]
+MEASURED: tuple[Measured, ...] = ("loss", "maps", "outliers")
 """Tasks that read held-out data, side by side."""
 
 
@@ -71,7 +72,7 @@ def evaluate(argv: list[str]) -> int:
 
         if not models:
             raise ValueError("`diffattn eval` needs a model folder, for instance runs/mine/model")
-        measured = [name for name in MEASURED if name in names]
+        measured: list[Measured] = [name for name in MEASURED if name in names]
         tasks = {name: getattr(options, name) for name, _, _ in chosen} | harness
         corpus = {"source": source, "split": split, "tokens": tokens}
         print(evaluate_folders(models, measured, tasks, corpus, limit, seed, batch_size, out))
