@@ -46,6 +46,7 @@ def test_a_run_is_judged_by_kind_of_question(name, tmp_path, monkeypatch):
     small = replace(plan, tasks=(replace(task, model=model, train=train, arms=arms, seeds=1),))
     (run,) = judged_runs(small)
     job = {"folder": str(tmp_path), "config": run.config.to_dict(), "judged": True, "maps": False, "plugins": []}
+    job |= {"evals": [], "evals_limit": 1}
     assert worker.work(job) == "finished"
     test = json.loads((tmp_path / "evals" / "test.json").read_text())
     assert sum(sum(kind["answers"].values()) for kind in test["kinds"]) == test["count"]

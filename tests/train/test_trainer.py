@@ -9,9 +9,10 @@ import signal
 import pytest
 import torch
 
+from diffattn import files
 from diffattn.data import SyntheticData, TextData
 from diffattn.hub import convert
-from diffattn.train import checkpoint, files, trainer
+from diffattn.train import checkpoint, trainer
 from diffattn.train.trainer import Outcome, train
 from support.training import rows, tiny_run
 

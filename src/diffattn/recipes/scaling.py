@@ -43,7 +43,8 @@ def scale_smoke() -> Plan:
             ruler=False,
             quarter=False,
         )
-        for width in (16, 24, 32)
+        # At smaller widths one channel of the feed-forward is too many parameters to match arms by.
+        for width in (32, 40, 48)
         for steps in (4, 8)
     ]
     return Plan(
