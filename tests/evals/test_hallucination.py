@@ -78,6 +78,8 @@ def test_planted_models_are_told_apart(speaks: Any, kind: str, otherwise: str, c
     assert result.measure.value == (kind in ("misread", "absent"))
     assert (result.parts["answerable"]["questions"], result.parts["unanswerable"]["questions"]) == (24, 8)
     assert len(result.outcomes) == result.measure.n == 24
+    # Two models are paired by record: its questions share a context.
+    assert result.clusters.keys() == result.outcomes.keys() and len(set(result.clusters.values())) == 8
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ class Hallucination:
             model=reader.identity,
             parts={"beside": _beside(parts), **parts},
             outcomes=wrong,
+            clusters={one.id: str(one.record) for one in asked if one.answerable},
         )
 
     def _check(self, limit: int | None) -> None:
