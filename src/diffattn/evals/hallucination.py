@@ -194,6 +194,8 @@ def _beside(parts: dict[str, Any]) -> dict[str, float | None]:
         "misread": value("answerable", "misread"),
         "not in the context": value("answerable", "absent"),
         "abstained": value("answerable", "abstained"),
+        # Without it a model that says nothing at all would look like one that is never wrong.
+        "no answer": value("answerable", "none"),
         "wrong, not answerable": value("unanswerable", "wrong"),
         "abstained, not answerable": value("unanswerable", "abstained"),
         "chosen right": value("chosen", "right"),
