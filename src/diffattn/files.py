@@ -41,7 +41,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     """Replace a small JSON file in one move, so that it is never read half-written."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         _to_disk(partial)
         partial.replace(path)
     except OSError:

@@ -1,11 +1,15 @@
 """Answers told apart: the parts add up to the whole, whoever answers and however the sequences are batched."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from diffattn.data import Batch
 from diffattn.evals.kinds import by_kind, grades
 from diffattn.evals.perplexity import evaluate
+from diffattn.files import write_json
 from diffattn.model.config import ModelConfig
 from diffattn.model.decoder import build
 from support.synthetic import opened, some
@@ -58,6 +62,15 @@ def test_the_parts_of_an_evaluation_add_up(task: str) -> None:
     again = evaluate(model, singly, grader=data.grader).kinds
     assert again is not None
     assert [(kind.count, kind.guess) for kind in again] == [(kind.count, kind.guess) for kind in kinds]
+
+
+def test_the_right_answer_is_still_the_first_in_the_file_that_a_report_reads(tmp_path: Path) -> None:
+    data = opened("many_shot_small", context=64)
+    model = build(ModelConfig(vocab_size=data.vocab_size, width=16, layers=1, context=64, ffn_width=16))
+    found = evaluate(model, data.evaluation("dev", 256), grader=data.grader).to_dict()
+    write_json(tmp_path / "test.json", found)
+    kinds = json.loads((tmp_path / "test.json").read_text())["kinds"]
+    assert kinds and all(next(iter(kind["answers"])) == "right" for kind in kinds)
 
 
 def test_nothing_is_told_apart_where_the_data_does_not() -> None:
