@@ -66,7 +66,7 @@ def test_the_parts_of_an_evaluation_add_up(task: str) -> None:
 
 def test_the_right_answer_is_still_the_first_in_the_file_that_a_report_reads(tmp_path: Path) -> None:
     data = opened("many_shot_small", context=64)
-    model = build(ModelConfig(vocab_size=data.vocab_size, width=16, layers=1, context=64, ffn_width=16))
+    model = build(ModelConfig(vocab_size=data.vocab_size, width=24, layers=1, context=64, ffn_width=24))
     found = evaluate(model, data.evaluation("dev", 256), grader=data.grader).to_dict()
     write_json(tmp_path / "test.json", found)
     kinds = json.loads((tmp_path / "test.json").read_text())["kinds"]
