@@ -49,8 +49,8 @@ class Quantise:
     weight_bits: tuple[int, ...] = (8, 4)
     """Of weights, and of the activations that meet them."""
     by: By = "auto"
-    """Who rounds weights: "torchao" (the extra `quant`), "simulated" in floating point, or "auto": torchao where it
-    can; the result says who did."""
+    """Who rounds weights: "torchao" (the extra `quant`), "simulated" in floating point to the same values, or "auto":
+    torchao where it can; the result says who did, torchao with its version."""
     source: str = "stdlib"
     """The documents: as in `TextData`, or "prose"; none shorter than a passage is read."""
     part: Part = "dev"
@@ -113,6 +113,8 @@ class Quantise:
             parts={"beside": beside, "loss": unrounded.to_dict(), "rounded": found, "then": then},
             outcomes=dict(zip(names, changes[head].mean(axis=1).tolist(), strict=True)),
             clusters=dict(zip(names, map(str, owners), strict=True)),
+            unit="tokens",
+            paired_by="passages",
         )
 
     def _settings(self) -> list[Setting]:

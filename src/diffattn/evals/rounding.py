@@ -4,6 +4,7 @@ B rows, H output heads, T queries, S keys.
 """
 
 import copy
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -37,16 +38,32 @@ def rounded(x: Tensor, bits: int, over: tuple[int, ...], visible: Tensor | None 
     visible: bool, broadcastable to x: what else there is has no part in a. Where a is 0 the result is. Computed in
     float32 (float64 for float64), given in x's dtype. ValueError: bits not from 2 to 16; NaN or infinity.
     """
-    check_bits(bits)
     values, most = wide(x), 2 ** (bits - 1) - 1
+    step = _largest(values, bits, over, visible) / most
+    # What is hidden may lie far outside.
+    steps = (values / step.masked_fill(step == 0, 1.0)).round().clamp(-most, most)
+    return (steps * step).to(x.dtype)
+
+
+def rounded_rows(x: Tensor, bits: int) -> Tensor:
+    """Round each row x[..., :] to 2^bits even values from half a step below -a to half a step below a, its largest |x|.
+
+    They are torchao's signed integers times its symmetric scale a / (2^(bits - 1) - 1/2), in its order of operations, so
+    that who rounds makes no difference. dtypes and errors as in `rounded`.
+    """
+    values, half = wide(x), 2 ** (bits - 1)
+    step = _largest(values, bits, (-1,)) / (half - 0.5)
+    steps = (values * (1.0 / step.masked_fill(step == 0, 1.0))).round().clamp(-half, half - 1)
+    return (steps * step).to(x.dtype)
+
+
+def _largest(values: Tensor, bits: int, over: tuple[int, ...], visible: Tensor | None = None) -> Tensor:
+    check_bits(bits)
     size = values.abs() if visible is None else values.abs().masked_fill(~visible, 0.0)
     largest = size.amax(over, keepdim=True)
     if not largest.isfinite().all():
         raise ValueError(f"what is rounded to {bits} bits holds NaN or infinity: weights of this model are broken")
-    step = largest / most
-    # What is hidden may lie far outside.
-    steps = (values / step.masked_fill(step == 0, 1.0)).round().clamp(-most, most)
-    return (steps * step).to(x.dtype)
+    return largest
 
 
 def check_bits(bits: int) -> None:
@@ -173,57 +190,64 @@ def _check_served(model: Decoder) -> None:
 
 
 def weights_rounded(model: Decoder, bits: int, activations: bool, by: By = "auto") -> tuple[Decoder, str]:
-    """Give a copy whose blocks' linear maps have rounded weights, and who rounded: "torchao", or "simulated: why".
+    """Give a copy whose blocks' linear maps have rounded weights, and who rounded: "torchao 0.18.0", "simulated: why".
 
     Each output channel has its scale, taken from its largest weight. activations: what enters these maps is rounded
-    too, each token scaled by its largest channel in each call. Embedding, output head, norms and single parameters stay
-    as they are. by "auto": torchao where it can. ValueError: torchao was asked for and cannot; bits as in `rounded`.
+    too, each token scaled by its largest channel in each call. Both by `rounded_rows`, which agrees with torchao to
+    float32. Embedding, output head, norms and single parameters stay as they are. by "auto": torchao where it can.
+    ValueError: torchao was asked for and cannot; bits as in `rounded`.
     """
     check_bits(bits)
-    why = "asked for"
+    words = "asked for"
     if by != "simulated":
         copied = copy.deepcopy(model)
-        why = _with_torchao(copied, bits, activations)
-        if why is None:
-            return copied, "torchao"
+        served, words = _with_torchao(copied, bits, activations)
+        if served:
+            return copied, words
         if by == "torchao":
-            raise ValueError(f"torchao cannot serve {bits} bits: {why}; choose by simulated")
+            raise ValueError(f"torchao cannot serve {bits} bits: {words}; choose by simulated")
     copied = copy.deepcopy(model)
     for linear in _linears(copied):
-        linear.weight = nn.Parameter(rounded(linear.weight.detach(), bits, (-1,)), requires_grad=False)
+        linear.weight = nn.Parameter(rounded_rows(linear.weight.detach(), bits), requires_grad=False)
         if activations:
             linear.register_forward_pre_hook(partial(_rounded_input, bits))
-    return copied, f"simulated: {why}"
+    return copied, f"simulated: {words}"
 
 
 def _rounded_input(bits: int, _: nn.Module, arguments: tuple[Tensor]) -> Tensor:
-    return rounded(arguments[0], bits, (-1,))
+    return rounded_rows(arguments[0], bits)
 
 
 def _linears(model: Decoder) -> list[nn.Linear]:
     return [part for block in model.blocks() for part in block.modules() if isinstance(part, nn.Linear)]
 
 
-def _with_torchao(model: Decoder, bits: int, activations: bool) -> str | None:
-    """Round in place; None, or why it cannot."""
+def _with_torchao(model: Decoder, bits: int, activations: bool) -> tuple[bool, str]:
+    """Round in place; whether it could, and its name and version or why not."""
+    # Without CUDA it would warn of each of its CUDA libraries.
+    logging.getLogger("torchao").setLevel(logging.ERROR)
     try:
-        from torchao import quantization as ao  # pyright: ignore[reportMissingImports]
-        from torchao.quantization.granularity import PerAxis  # pyright: ignore[reportMissingImports]
+        import torchao
+        from torchao import quantization as ao
+        from torchao.quantization.granularity import PerAxis
     except ImportError:
-        return "torchao is not installed"
+        return False, "torchao is not installed"
+    name = f"torchao {torchao.__version__}"
+    # It would set options of torch.compile for the whole process.
     configs: dict[tuple[int, bool], Callable[[], Any]] = {
-        (8, False): ao.Int8WeightOnlyConfig,
-        (8, True): ao.Int8DynamicActivationInt8WeightConfig,
+        (8, False): lambda: ao.Int8WeightOnlyConfig(set_inductor_config=False),
+        (8, True): lambda: ao.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False),
         (4, False): lambda: ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerAxis(0)),  # pyright: ignore[reportAttributeAccessIssue]
     }
     if (bits, activations) not in configs:
-        return f"torchao has no int{bits} {'weights and activations' if activations else 'weights'} of this kind"
+        return False, f"{name} has no int{bits} {'weights and activations' if activations else 'weights'} of this kind"
     try:
         for block in model.blocks():
             ao.quantize_(block, configs[bits, activations]())
         with torch.no_grad():
             model.hidden(torch.zeros(1, 2, dtype=torch.int64, device=model.head.device))
     except Exception as error:  # what it serves depends on its version, the machine and the dtype
-        return f"torchao: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-    plain = [linear for linear in _linears(model) if type(linear.weight) is nn.Parameter]
-    return "torchao left linear maps as they were" if plain else None
+        return False, f"{name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    if any(type(linear.weight) is nn.Parameter for linear in _linears(model)):
+        return False, f"{name} left linear maps as they were"
+    return True, name
