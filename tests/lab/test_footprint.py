@@ -107,10 +107,11 @@ def test_further_micro_batches_find_the_gradients_of_the_first() -> None:
     assert once.flops == often.flops
 
 
+@pytest.mark.parametrize("vocabulary", [512, 513])
 @pytest.mark.parametrize("variant", ["softmax", "diff_v1", "diff_v2"])
-def test_executed_flops_are_those_of_the_config(variant: str) -> None:
-    # A vocabulary of one piece, whose logits are computed once.
-    config = small_config(variant, mixer={"head_dim": 16})
+def test_executed_flops_are_those_of_the_config(variant: str, vocabulary: int) -> None:
+    # Logits of one piece of the vocabulary are computed once, those of several pieces again in the backward pass.
+    config = small_config(variant, mixer={"head_dim": 16}, vocab_size=vocabulary)
     found = training(config, Setting(batch_size=2))
     assert sum(found.flops.values()) == 2 * config.context * config.cost().flops_executed
 

@@ -1,5 +1,6 @@
 """What a comparison costs: feed-forwards solved for equal parameters, FLOPs of a run, the speed of this machine."""
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,12 +42,16 @@ MEASURED_BELOW = 20_000_000
 """Parameters up to which a few real steps take no longer than a second or two."""
 SHARE_OF_PEAK = 0.5
 """What training usually reaches of the fastest matrix product, where no step is measured."""
+STEPS_SECONDS, MOST_SECONDS, FEWEST_STEPS = 1.0, 5.0, 5
+"""Seconds of own time that the measured steps take together, and of any time; so many steps are measured at least."""
 
 
-def measure_speed(run: RunConfig, threads: int, seconds: float = 1.0) -> tuple[float, str]:
-    """Executed FLOP/s of one process with `threads` threads on this machine, and how it was found.
+def measure_speed(run: RunConfig, threads: int) -> tuple[float, str]:
+    """Executed FLOP/s of one process with `threads` threads on this machine, had it nothing else to do, and the way.
 
-    A small model takes real steps on random tokens; for a large one it is a share of the fastest matrix product.
+    A small model takes real steps on random tokens; for a large one it is a share of the fastest matrix product. What
+    counts is the median step. On a CPU the clock is that of the calling thread, which takes part in all the work, so
+    that what other programs take of the machine meanwhile is left out.
     """
     from diffattn.train.profile import choose_device, choose_precision, cpu_threads, peak_flops
 
@@ -57,12 +62,19 @@ def measure_speed(run: RunConfig, threads: int, seconds: float = 1.0) -> tuple[f
             return SHARE_OF_PEAK * peak, f"guessed: {SHARE_OF_PEAK:.0%} of the fastest matrix product on this machine"
         step = _step(run)
         step()
-        start, steps = time.perf_counter(), 0
-        while time.perf_counter() - start < seconds:
-            step()
-            steps += 1
-        flops = run.model.cost().flops_executed * run.train.batch_size * run.model.context * steps
-        return flops / (time.perf_counter() - start), f"measured: {steps} steps of the baseline"
+        taken = _step_seconds(step, time.thread_time if device.type == "cpu" else time.perf_counter)
+    flops = run.model.cost().flops_executed * run.train.batch_size * run.model.context
+    return flops / statistics.median(taken), f"measured: the median of {len(taken)} steps of the baseline"
+
+
+def _step_seconds(step: Callable[[], None], clock: Callable[[], float]) -> list[float]:
+    taken: list[float] = []
+    end = time.perf_counter() + MOST_SECONDS
+    while len(taken) < FEWEST_STEPS or (sum(taken) < STEPS_SECONDS and time.perf_counter() < end):
+        start = clock()
+        step()
+        taken.append(clock() - start)
+    return taken
 
 
 def _step(run: RunConfig) -> Callable[[], None]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from diffattn import stats
+from diffattn.data import SyntheticData, TextData
 from diffattn.lab.budget import measure_speed, run_flops
 from diffattn.lab.effects import detectable_in_screen
 from diffattn.lab.manifest import UNITS, base_words
@@ -23,7 +24,8 @@ SEEDS = (3, 5, 10)
 def describe(plan: Plan, *, workers: int, threads: int, hours: float | None = None) -> str:
     """Tell arms, costs, runs, time and the visible difference of a plan; with hours, what fits into them.
 
-    The time rests on a second of real steps per task on this machine, large models on a guess that is marked as one.
+    The time rests on a second of real steps per task on this machine, large models on a guess that is marked as one; it
+    holds where nothing else runs.
     """
     lines = [f"{plan.name}: {plan.description}"]
     lines += [f"asks      {plan.question}"] * bool(plan.question) + [f"limits    {plan.limits}"] * bool(plan.limits)
@@ -35,6 +37,7 @@ def describe(plan: Plan, *, workers: int, threads: int, hours: float | None = No
         lines += [f"  {line}" for line in _visible(task, task.seeds)]
     total = plan_seconds(plan, speeds, workers)
     lines += ["", f"in all: {_count(plan)} runs, {_flops(plan):.3g} FLOPs, about {duration(total)} on this machine"]
+    lines[-1] += " with nothing else running"
     if any(task.learning_rates for task in plan.tasks):
         lines.append("  (with the sweeps as they are declared; a best rate at the edge of its grid adds runs)")
     if hours is not None:
@@ -76,8 +79,7 @@ def visible_difference(task: Task, seeds: int, runs: int = 2) -> float | None:
 def _task(plan: Plan, task: Task) -> Iterator[str]:
     model, train = task.model, task.train
     tokens = train.steps * train.sequences * model.context
-    data = ", ".join(f"{name} {value}" for name, value in task.data.to_dict().items() if value is not None)
-    yield f"task {task.name}: {data}; primary metric {task.metric} ({UNITS[task.metric]})"
+    yield f"task {task.name}: {_data(task.data)}; primary metric {task.metric} ({UNITS[task.metric]})"
     yield (
         f"  recipe    width {model.width}, {model.layers} layers, context {model.context}; {train.steps} steps, "
         f"{tokens:,} tokens; token shift {'on' if model.token_shift else 'off'}"
@@ -104,6 +106,17 @@ def _task(plan: Plan, task: Task) -> Iterator[str]:
     for contrast in task.contrasts:
         (a, b), (c, d) = contrast.first, contrast.second
         yield f"  contrast  {contrast.lead}, {' against '.join(contrast.under)}: ({a} - {b}) - ({c} - {d})"
+
+
+def _data(data: TextData | SyntheticData) -> str:
+    """The fields that apply: the vocabulary's size where one is trained, the name of a column where it was chosen."""
+    fields = {name: value for name, value in data.to_dict().items() if value is not None}
+    if isinstance(data, TextData):
+        if data.tokenizer != "bpe":
+            del fields["vocab_size"]
+        if data.text_field == TextData.text_field:
+            del fields["text_field"]
+    return ", ".join(f"{name} {value}" for name, value in fields.items())
 
 
 def _visible(task: Task, seeds: int) -> Iterator[str]:

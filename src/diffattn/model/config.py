@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 import torch
 
+from diffattn.ops.loss import head_products
 from diffattn.ops.positions import xpos_reach
 from diffattn.variants.base import MixerConfig, Site, check_whole
 
@@ -32,7 +33,7 @@ class ModelCost:
     flops_algebra: int
     """Least work for the function, output head included; no credit for causality."""
     flops_executed: int
-    """What torch's FlopCounterMode counts, output head included."""
+    """What torch's FlopCounterMode counts on a CPU, the output head included, whose logits the loss may take twice."""
     cache_bytes: int
     """Bytes per token that decoding must remember, at 4 bytes per number."""
 
@@ -137,13 +138,15 @@ class ModelConfig:
         embedding = self.vocab_size * self.width * (1 if self.tied_embeddings else 2)
         other = sum(mixer.parameters for mixer in mixers) + self.layers * ffn + norms
         # A product with a matrix of n entries takes 2n FLOPs per token, and twice that again in the backward pass.
-        outside = 6 * (self.layers * ffn + self.vocab_size * self.width)
+        blocks, head = 6 * self.layers * ffn, 2 * self.vocab_size * self.width
         return ModelCost(
             parameters=embedding + other,
             embedding_parameters=embedding,
             other_parameters=other,
-            flops_algebra=sum(mixer.flops_algebra for mixer in mixers) + outside,
-            flops_executed=sum(mixer.flops_executed for mixer in mixers) + outside,
+            flops_algebra=sum(mixer.flops_algebra for mixer in mixers) + blocks + 3 * head,
+            flops_executed=sum(mixer.flops_executed for mixer in mixers)
+            + blocks
+            + head_products(self.vocab_size) * head,
             cache_bytes=sum(mixer.cache_bytes for mixer in mixers),
         )
 
