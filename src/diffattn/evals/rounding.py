@@ -48,8 +48,8 @@ def rounded(x: Tensor, bits: int, over: tuple[int, ...], visible: Tensor | None 
 def rounded_rows(x: Tensor, bits: int) -> Tensor:
     """Round each row x[..., :] to 2^bits even values from half a step below -a to half a step below a, its largest |x|.
 
-    They are torchao's signed integers times its symmetric scale a / (2^(bits - 1) - 1/2), in its order of operations, so
-    that who rounds makes no difference. dtypes and errors as in `rounded`.
+    They are torchao's signed integers times its symmetric scale a / (2^(bits - 1) - 1/2), in its order of operations:
+    who rounds makes no difference. dtypes and errors as in `rounded`.
     """
     values, half = wide(x), 2 ** (bits - 1)
     step = _largest(values, bits, (-1,)) / (half - 0.5)
