@@ -89,6 +89,11 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     [
         ("latin.txt", b"caf\xe9 au lait", r"latin\.txt is not UTF-8 text: byte 0xe9 at offset 3"),
         ("late.txt", b"one<|endoftext|>caf\xe9", r"late\.txt is not UTF-8 text: byte 0xe9 at offset 19"),
+        ("latin.txt", b"caf\xe9", r"convert it \(iconv -f LATIN1 -t UTF-8\) or name only texts"),
+        ("wide.txt", "one".encode("utf-16"), r"wide\.txt is not UTF-8 text: .*iconv -f UTF-16 -t UTF-8"),
+        ("p.png", b"\x89PNG\r\n\x1a\n\xae", r"p\.png is not text \(binary\); name only texts, with a glob such as"),
+        ("p.jpg", b"\xff\xd8\xff\xe0", r"p\.jpg is not text \(binary\)"),
+        ("weights", b"ab\0\0\x80?", r"weights is not text \(binary\)"),
         ("x.jsonl", b'{"text": "one"}\n{"text": \n', r"x\.jsonl, line 2: not one JSON object"),
         ("x.jsonl", b'{"text": "caf\xe9"}\n', r"x\.jsonl, line 1: not one JSON object in UTF-8"),
         ("x.jsonl", b'["one"]\n', r"x\.jsonl, line 1: expected a JSON object, got list"),
@@ -101,6 +106,13 @@ def test_a_broken_file_is_named_with_the_place(tmp_path: Path, name: str, conten
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         read(tmp_path / name)
+
+
+def test_a_picture_among_the_texts_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    with pytest.raises(DataError, match=r"b\.png is not text \(binary\)"):
+        read(tmp_path)
 
 
 def test_a_parquet_file_without_the_column_names_its_columns(tmp_path: Path) -> None:

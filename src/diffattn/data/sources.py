@@ -22,6 +22,20 @@ SEPARATOR = b"<|endoftext|>"
 """Between the documents of a text file that holds many, as in TinyStories."""
 NOT_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
 """Folders of the standard library's place that are tests or other people's packages."""
+WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+"""How text in UTF-16 begins, whose zero bytes are characters."""
+MAGIC = (
+    b"\x89PNG",
+    b"\xff\xd8\xff",
+    b"GIF8",
+    b"%PDF-",
+    b"PK\x03\x04",
+    b"\x1f\x8b",
+    b"BZh",
+    b"\xfd7zXZ",
+    b"\x28\xb5\x2f\xfd",
+)
+"""How pictures (PNG, JPEG, GIF), PDF and compressed files (zip, gzip, bzip2, xz, zstd) begin."""
 
 FEW = 200
 """Below so many documents, 5 % of them are too few: they are cut into passages first."""
@@ -115,13 +129,25 @@ def _text_documents(path: Path) -> Iterator[bytes]:
             try:
                 document.decode()
             except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{path} is not UTF-8 text: byte 0x{document[error.start]:02x} at offset {start + error.start}; "
-                    f"convert it (iconv -f LATIN1 -t UTF-8) or leave it out with a glob"
-                ) from error
+                raise DataError(_not_text(path, document[error.start], start + error.start)) from error
             if document.strip():
                 yield document.strip(b"\r\n") if many else document
             start = end + len(SEPARATOR)
+
+
+def _not_text(path: Path, byte: int, offset: int) -> str:
+    """Say what to do with a file that is not UTF-8: text in another encoding can be converted, a picture cannot."""
+    with path.open("rb") as file:
+        head = file.read(8192)
+    only = f"name only texts, with a glob such as '{path.parent}/*.txt'"
+    wide = head.startswith(WIDE_MARKS)
+    if not wide and (b"\0" in head or head.startswith(MAGIC)):
+        return f"{path} is not text (binary); {only}"
+    encoding = "UTF-16" if wide else "LATIN1"
+    return (
+        f"{path} is not UTF-8 text: byte 0x{byte:02x} at offset {offset}; convert it (iconv -f {encoding} -t UTF-8) or "
+        f"{only}"
+    )
 
 
 def _jsonl_documents(path: Path, field: str) -> Iterator[bytes]:
