@@ -22,7 +22,7 @@ def test_arms_of_every_recipe_agree_in_parameters_to_half_a_percent(name):
     for task in recipes.get(name).tasks:
         for arm in resolve(task).values():
             # Arms that continue a trained baseline keep its feed-forward.
-            if arm.arm.match == "ffn" and arm.arm.ffn_width is None and not task.base_steps:
+            if arm.arm.match == "ffn" and arm.arm.ffn_width is None and not task.shares_base:
                 assert abs(arm.mismatch_percent) < LEFT_ALONE_PERCENT
 
 

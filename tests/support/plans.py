@@ -37,7 +37,8 @@ def shrunk(task: Task) -> Task:
     """
     heads = task.arm(task.baseline).mixer.to_dict()["heads"]
     width = 4 * heads
-    model = replace(task.model, width=width, layers=2, context=32, ffn_width=3 * width, vocab_size=32)
+    times = task.model.context // task.base_context if task.base_context else 1
+    model = replace(task.model, width=width, layers=2, context=32 * times, ffn_width=3 * width, vocab_size=32)
     train = replace(
         task.train,
         steps=3,
@@ -51,7 +52,8 @@ def shrunk(task: Task) -> Task:
         replace(arm, mixer=_narrow(arm.mixer, width, heads), ffn_width=arm.ffn_width and 4 * width) for arm in task.arms
     )
     data = SyntheticData(task="recall", keys=8, values=8, pairs=4, heldout_sequences=8)
-    return replace(task, data=data, model=model, train=train, arms=arms, base_steps=min(task.base_steps, 2))
+    base = {"base_steps": min(task.base_steps, 2), "base_context": 32 if task.base_context else 0}
+    return replace(task, data=data, model=model, train=train, arms=arms, **base)
 
 
 def _narrow(mixer: MixerConfig, width: int, heads: int) -> MixerConfig:

@@ -120,12 +120,14 @@ def _rates(chosen: Mapping[str, float]) -> str:
 
 
 def base_words(task: Task) -> str:
-    """Say what all arms start from, where a baseline is trained first."""
+    """Say what the runs start from, where a model is trained first."""
     tokens = task.base_steps * task.train.sequences * task.model.context
-    return (
-        f"every run of a seed continues one {task.baseline} model, trained on {tokens:,} tokens before (rate "
-        f"{task.base_rate:g}), whose feed-forward it keeps"
-    )
+    at = f" at context {task.base_context}" if task.base_context else ""
+    trained = f"trained on {tokens:,} tokens{at} before (rate {task.base_rate:g})"
+    if task.shares_base:
+        return f"every run of a seed continues one {task.baseline} model, {trained}, whose feed-forward it keeps"
+    scaling = f", under {task.model.rope_scaling} scaling" if task.base_context and task.model.rope_factor > 1 else ""
+    return f"every run continues its arm's own model of that seed, {trained}{scaling}"
 
 
 def _task(task: Task, around: Surroundings, chosen: Mapping[str, float], runs: list[Run]) -> dict[str, Any]:

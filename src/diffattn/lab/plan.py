@@ -10,18 +10,19 @@ from typing import Any, Literal, Self
 
 from diffattn.data import SyntheticData, TextData
 from diffattn.data.base import nearest
-from diffattn.hub.adapt import check_continues
 from diffattn.lab.arms import Arm, plain_fields
+from diffattn.lab.bases import validate_base
 from diffattn.lab.budget import match
 from diffattn.lab.rules import Contrast
 from diffattn.model.config import ModelConfig
 from diffattn.train.config import RunConfig, TrainConfig
-from diffattn.train.start import trained_parameters
 
 __all__ = ["Arm", "Contrast", "Plan", "Resolved", "Task", "resolve", "select"]
 
 SWEEP_SEED = 100
 """First seed of every learning-rate sweep; judged seeds lie elsewhere."""
+LATER = {"rates_between": (), "evals": (), "base_of": "baseline", "base_context": 0}
+"""Fields that are not written where they are so: the plans of comparisons that were begun before keep their hashes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,11 @@ class Task:
     arms: tuple[Arm, ...]
     """The baseline and what is compared with it."""
     base_steps: int = 0
-    """Steps for which the baseline is trained first, once per seed; every run of a seed starts from its weights."""
+    """Steps for which a model is trained first, once per seed; the runs of a seed start from its weights."""
+    base_of: Literal["baseline", "arm"] = "baseline"
+    """Whose model that is: the baseline's, which all arms continue, or each arm's own."""
+    base_context: int = 0
+    """Its context, read with as many tokens a step and without rotary scaling; 0: the context of the runs, as they."""
     base_learning_rate: float | None = None
     """Learning rate of that training; None: train.learning_rate."""
     contrasts: tuple[Contrast, ...] = ()
@@ -83,7 +88,7 @@ class Task:
                 raise ValueError(f"arm {name!r}: names are letters, digits, _ and ., each used once in a task")
         for arm in self.arms:
             arm.validate()
-        self._validate_base()
+        validate_base(self)
         self._validate_evals()
         for contrast in self.contrasts:
             if len({self.arm(name).name for name in contrast.arms}) < 4:
@@ -100,35 +105,6 @@ class Task:
                 raise ValueError(
                     f"learning_rates of {self.name!r} must be a grid of factor 2, got {low:g} and {high:g}"
                 )
-
-    def _validate_base(self) -> None:
-        if self.base_steps < 0:
-            raise ValueError(f"base_steps of {self.name!r} is {self.base_steps}; it needs 0 or more steps")
-        if self.base_steps and self.train.init_from:
-            raise ValueError(f"task {self.name!r} has base_steps and train.init_from; its runs can start from one only")
-        for arm in self.arms:
-            other = arm.ffn_width not in (None, self.model.ffn_width) or arm.model or arm.redraw_attention
-            if self.base_steps and other:
-                raise ValueError(
-                    f"arm {arm.name!r} continues a trained baseline, so it can differ in its attention only: leave "
-                    "ffn_width, model and redraw_attention alone"
-                )
-            model = arm.model_from(self.model)
-            extends = any(model.mixer_at(layer).trains for layer in range(model.layers))
-            if extends and not (self.base_steps or self.train.init_from):
-                raise ValueError(
-                    f"arm {arm.name!r} trains from a loaded model only; give task {self.name!r} base_steps, or "
-                    "train.init_from a model folder"
-                )
-            if extends and self.base_steps and arm.name == self.baseline:
-                raise ValueError(
-                    f"arm {arm.name!r} trains from a loaded model only, so it cannot be the baseline of "
-                    f"{self.name!r} that base_steps train first; choose a softmax arm"
-                )
-            try:
-                self._validate_start(arm, model)
-            except ValueError as error:
-                raise ValueError(f"arm {arm.name!r}: {error}") from error
 
     def _validate_evals(self) -> None:
         if not self.evals:
@@ -149,21 +125,17 @@ class Task:
         if self.evals_limit < 1:
             raise ValueError(f"evals_limit of task {self.name!r} is {self.evals_limit}; it needs at least one item")
 
-    def _validate_start(self, arm: Arm, model: ModelConfig) -> None:
-        """What training would only find out once the base is there: models on the meta device tell it at once."""
-        if self.base_steps:
-            check_continues(self.arm(self.baseline).model_from(self.model), model)
-        patterns = arm.trains or self.train.train_only
-        if patterns:
-            train = replace(self.train, train_only=patterns)
-            trained_parameters(RunConfig(model=model, data=self.data, train=train))
-
     def arm(self, name: str) -> Arm:
         """Find an arm by its name; ValueError where there is none."""
         for arm in self.arms:
             if arm.name == name:
                 return arm
         raise ValueError(f"task {self.name!r} has no arm {name!r}; its arms are {', '.join(a.name for a in self.arms)}")
+
+    @property
+    def shares_base(self) -> bool:
+        """Whether all arms of a seed continue one model, the baseline's, so that they keep its feed-forward."""
+        return self.base_steps > 0 and self.base_of == "baseline"
 
     @property
     def base_rate(self) -> float:
@@ -179,17 +151,14 @@ class Task:
         """Give the fields, ready for JSON."""
         shared = RunConfig(model=self.model, data=self.data, train=self.train).to_dict()
         parts = {"data": shared["data"], "model": shared["model"], "train": shared["train"]}
-        own = plain_fields(self)
-        # Absent where there are none: the plans of comparisons that were begun before keep their hashes.
-        between = {"rates_between": list(names)} if (names := own.pop("rates_between")) else {}
-        evals = {"evals": list(self.evals), "evals_limit": self.evals_limit} if self.evals else {}
-        own = {key: value for key, value in own.items() if not key.startswith("evals")}
+        own = {name: value for name, value in plain_fields(self).items() if LATER.get(name, ...) != value}
+        if not self.evals:
+            del own["evals_limit"]
+        lists = {name: list(own[name]) for name in ("learning_rates", "rates_between", "evals") if name in own}
         return {
             **own,
-            **between,
-            **evals,
+            **lists,
             **parts,
-            "learning_rates": list(self.learning_rates),
             "arms": [arm.to_dict() for arm in self.arms],
             "contrasts": [contrast.to_dict() for contrast in self.contrasts],
         }
@@ -282,14 +251,14 @@ def select(task: Task, arms: Sequence[str]) -> Task:
 def resolve(task: Task) -> dict[str, Resolved]:
     """Work out every arm's model: the baseline's sizes, its own attention, the feed-forward matched by parameters.
 
-    Nothing is matched where arms continue a trained baseline, whose feed-forward they keep.
+    Nothing is matched where arms continue the baseline's trained model, whose feed-forward they keep.
     """
     baseline = task.arm(task.baseline).model_from(task.model)
     target = baseline.cost().other_parameters
     resolved: dict[str, Resolved] = {}
     for arm in task.arms:
         model = arm.model_from(task.model)
-        if arm.name != task.baseline and arm.ffn_width is None and arm.match == "ffn" and not task.base_steps:
+        if arm.name != task.baseline and arm.ffn_width is None and arm.match == "ffn" and not task.shares_base:
             model = match(model, target)
         mismatch = 100 * (model.cost().other_parameters / target - 1)
         resolved[arm.name] = Resolved(arm, model, mismatch)

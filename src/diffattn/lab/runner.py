@@ -85,7 +85,8 @@ def _check_data(plan: Plan) -> None:
 
     for task in plan.tasks:
         if not (isinstance(task.data, TextData) and task.data.source.startswith("hf:")):
-            open_data(task.data, context=task.model.context, batch_size=task.train.sequences, seed=0)
+            for context in {task.base_context or task.model.context, task.model.context}:
+                open_data(task.data, context=context, batch_size=task.train.sequences, seed=0)
 
 
 def layout(plan: Plan, workers: int | None = None) -> tuple[int, int, int]:
@@ -181,11 +182,13 @@ class Comparison:
     def _train(self, pool: Pool, runs: Sequence[Run], title: str) -> Iterator[Run]:
         """Train what is missing of the runs, and before them the bases that those start from."""
         bases = base_runs(self.ready, [run for run in runs if not self._complete(run)])
+        shared = {task.name for task in self.ready.tasks if task.shares_base}
         for _ in self._work_off(pool, bases, "base"):
             pass
         for base in bases:
             status = read_done(self.out / base.folder).get("status")
-            if status == "non-finite":
+            # Where it is one arm's own, that arm's runs of the seed fail with it, and the others go on.
+            if status == "non-finite" and base.task in shared:
                 raise ValueError(
                     f"{base.folder}, which all arms of seed {base.seed} start from, is {status}; give the task a lower "
                     "base_learning_rate"

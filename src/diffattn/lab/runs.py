@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from diffattn.lab.bases import base_model
 from diffattn.lab.plan import SWEEP_SEED, Arm, Plan, Task, resolve
 from diffattn.model.config import ModelConfig
 from diffattn.train.config import RunConfig
@@ -78,20 +79,30 @@ def sweep_runs(plan: Plan, task: Task, rates: Sequence[float]) -> list[Run]:
 
 
 def base_runs(plan: Plan, runs: Sequence[Run]) -> list[Run]:
-    """List the trainings whose weights these runs start from, once per task and seed."""
+    """List the trainings whose weights these runs start from: one per task and seed, or per arm of each."""
     tasks = {task.name: task for task in plan.tasks if task.base_steps}
-    wanted = dict.fromkeys((run.task, run.seed) for run in runs if run.task in tasks)
-    return [_base(plan, tasks[name], seed) for name, seed in wanted]
+    wanted = dict.fromkeys(
+        (run.task, tasks[run.task].baseline if tasks[run.task].shares_base else run.arm, run.seed)
+        for run in runs
+        if run.task in tasks
+    )
+    return [_base(plan, tasks[name], arm, seed) for name, arm, seed in wanted]
 
 
-def _base(plan: Plan, task: Task, seed: int) -> Run:
-    evals = max(1, round(task.train.evals * task.base_steps / task.train.steps))
-    settings = {"learning_rate": task.base_rate, "steps": task.base_steps, "evals": evals, "train_only": ()}
-    model, labels = resolve(task)[task.baseline].model, _labels(plan, task, task.baseline, "base")
+def _base(plan: Plan, task: Task, arm: str, seed: int) -> Run:
+    model = base_model(task, resolve(task)[arm].model)
+    settings = {
+        "learning_rate": task.base_rate,
+        "steps": task.base_steps,
+        "evals": max(1, round(task.train.evals * task.base_steps / task.train.steps)),
+        "train_only": (),
+        # Shorter windows, but as many tokens a step.
+        "batch_size": task.train.batch_size * (task.model.context // model.context),
+    }
     return Run(
-        folder=_base_folder(plan, task, seed),
+        folder=_base_folder(plan, task, arm, seed),
         task=task.name,
-        arm=task.baseline,
+        arm=arm,
         budget="base",
         seed=seed,
         learning_rate=task.base_rate,
@@ -102,7 +113,7 @@ def _base(plan: Plan, task: Task, seed: int) -> Run:
             data=task.data,
             train=replace(task.train, **settings),
             seed=seed + BASE_SEED,
-            labels=labels,
+            labels=_labels(plan, task, arm, "base"),
         ),
     )
 
@@ -132,7 +143,7 @@ def _run(
     train = replace(task.train, learning_rate=rate, steps=steps, evals=evals, train_only=trained)
     labels = _labels(plan, task, arm.name, budget)
     if task.base_steps:
-        labels[BASE] = _base_folder(plan, task, seed)
+        labels[BASE] = _base_folder(plan, task, arm.name, seed)
     if arm.redraw_attention:
         labels[REDRAW] = str(arm.redraw_attention)
     middle = "" if budget == "full" else f"-{budget}"
@@ -155,8 +166,8 @@ def _labels(plan: Plan, task: Task, arm: str, budget: Budget) -> dict[str, str]:
     return {"plan": plan.name, "task": task.name, "arm": arm, "budget": budget}
 
 
-def _base_folder(plan: Plan, task: Task, seed: int) -> str:
-    return f"{_prefix(plan, task)}base-s{seed}"
+def _base_folder(plan: Plan, task: Task, arm: str, seed: int) -> str:
+    return f"{_prefix(plan, task)}{'' if task.shares_base else f'{arm}-'}base-s{seed}"
 
 
 def _prefix(plan: Plan, task: Task) -> str:

@@ -64,6 +64,7 @@ def work(job: dict[str, Any]) -> str:
     items of each, "plugins": list[str]}. Returns the outcome's status.
     """
     from diffattn.evals.results import complete_results
+    from diffattn.lab.progress import read_done
     from diffattn.lab.runs import BASE, REDRAW
     from diffattn.train.config import RunConfig
     from diffattn.train.trainer import train
@@ -76,8 +77,10 @@ def work(job: dict[str, Any]) -> str:
     sys.argv = ["diffattn", "train", "--from", str(folder / "config.json")]
     sys.argv += [word for plugin in job["plugins"] for word in ("--plugin", plugin)]
     if BASE in run.labels:
-        base = folder.parent / run.labels[BASE] / "model"
-        run = replace(run, train=replace(run.train, init_from=str(base)))
+        base = folder.parent / run.labels[BASE]
+        if read_done(base).get("status") == "non-finite":
+            return _failed_with_its_base(folder, base)
+        run = replace(run, train=replace(run.train, init_from=str(base / "model")))
     if REDRAW in run.labels:
         run = _with_redrawn_attention(run, folder)
     outcome = train(run, folder, quiet=True)
@@ -87,6 +90,19 @@ def work(job: dict[str, Any]) -> str:
             return _failed_on_test(folder)
         complete_results(folder, job["evals"], job["evals_limit"], run.seed)
     return outcome.status
+
+
+def _failed_with_its_base(folder: Path, base: Path) -> str:
+    """Count a run as failed before its first step, where the training that it continues has failed."""
+    from diffattn.files import write_json
+
+    status = "non-finite"
+    folder.mkdir(exist_ok=True)
+    write_json(
+        folder / "done",
+        {"status": status, "step": 0, "loss": None, "seconds": 0.0, "tokens": 0, "layer": f"its base, {base.name}"},
+    )
+    return status
 
 
 def _failed_on_test(folder: Path) -> str:

@@ -57,3 +57,8 @@ def stretched_config(config: ModelConfig, context: int, scaling: Scaling = "none
         )
     stretched.validate()
     return stretched
+
+
+def scaling_towards(config: ModelConfig, longer: ModelConfig) -> Scaling:
+    """Tell which scaling takes a model of `config` to the context of another: the other's, where its factor differs."""
+    return longer.rope_scaling if longer.rope_factor != config.rope_factor else "none"

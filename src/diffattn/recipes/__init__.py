@@ -25,6 +25,7 @@ _HOMES = {
     "head_width": "head_width",
     "confounds": "confounds",
     "retrofit": "retrofit",
+    "longer": "longer",
     "ab_124m": "ab_124m",
     "ab_350m": "ab_124m",
     "scale_smoke": "scaling",

@@ -18,7 +18,7 @@ from diffattn.hub import convert
 from diffattn.hub.adapt import ATTENTION, adapt
 from diffattn.model.config import ModelConfig
 from diffattn.model.decoder import Decoder, build
-from diffattn.model.stretch import stretched
+from diffattn.model.stretch import scaling_towards, stretched
 from diffattn.train import profile
 from diffattn.train.checkpoint import refuse_difference
 from diffattn.train.config import RunConfig
@@ -94,8 +94,7 @@ def _loaded(run: RunConfig, data: Data, device: torch.device) -> Decoder:
     folder = Path(run.train.init_from)
     model = convert.load(folder, device=device)
     if run.model.context != model.config.context:
-        scaled = run.model.rope_factor != model.config.rope_factor
-        model = stretched(model, run.model.context, run.model.rope_scaling if scaled else "none")
+        model = stretched(model, run.model.context, scaling_towards(model.config, run.model))
     refuse_difference(
         {"model": _without_attention(model.config), "tokenizer": _tokenizer(folder / convert.TOKENIZER)},
         {"model": _without_attention(run.model), "tokenizer": _tokenizer(tokenizer_file(data))},
