@@ -94,7 +94,6 @@ def _base(plan: Plan, task: Task, arm: str, seed: int) -> Run:
     settings = {
         "learning_rate": task.base_rate,
         "steps": task.base_steps,
-        "evals": max(1, round(task.train.evals * task.base_steps / task.train.steps)),
         "train_only": (),
         # Shorter windows, but as many tokens a step.
         "batch_size": task.train.batch_size * (task.model.context // model.context),

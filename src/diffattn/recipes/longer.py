@@ -29,7 +29,7 @@ def longer() -> Plan:
     return Plan(
         name="longer",
         description="Four arms continued from context 128 to 512 under YaRN, each its own model; text, 3 seeds.",
-        question="After training goes on at four times the context, whose loss is lower there, and who gains more by it?",
+        question="After training goes on at four times the context: whose loss is lower there, and who gains more?",
         limits="A small model on Python code in bytes: most of what it can use stands within 128 of them, which leaves "
         "little for a longer context to lower.",
         tasks=(task,),
