@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from diffattn import recipes
 from diffattn.cli import main
 from diffattn.lab.cost import cost, shares, sized
 from diffattn.lab.footprint import Setting
+from diffattn.lab.plan import resolve
 from diffattn.model.config import ModelConfig
 from diffattn.model.sizes import size
 from diffattn.variants.base import MixerConfig
@@ -74,6 +76,14 @@ def test_the_command_prints_a_table_and_writes_its_numbers(tmp_path: Path, capsy
     assert all(sentence in printed for sentence in found["sentences"])
 
 
-def test_a_size_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_stands_for_the_baseline_of_its_first_task(tmp_path: Path) -> None:
+    assert main(["cost", "smoke", "--variants", "diff_v2", "--out", str(tmp_path / "x.json")]) == 0
+    found = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    task = recipes.get("smoke").tasks[0]
+    assert found["arms"][0]["model"] == resolve(task)[task.baseline].model.to_dict()
+    assert found["arms"][1]["variant"] == "diff_v2"
+
+
+def test_what_is_neither_a_size_nor_a_recipe_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", "ab_125m"]) == 2
-    assert "did you mean 'ab_124m'?" in capsys.readouterr().err
+    assert "'ab_125m' is neither a size nor a recipe, did you mean 'ab_124m'?" in capsys.readouterr().err

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from diffattn.cli import main
 from diffattn.data import TextData
 from diffattn.lab import budget, forecast
+from diffattn.lab.plan import resolve
 from diffattn.train.config import RunConfig
 from support.plans import tiny_plan, tiny_task
 
@@ -63,3 +65,22 @@ def test_a_dry_run_shows_the_fields_of_the_data_that_apply(monkeypatch: pytest.M
     assert "task recall: kind text, source stdlib, tokenizer bytes; primary" in plain
     trained = told(monkeypatch, TextData(source="a.jsonl", tokenizer="bpe", vocab_size=512, text_field="body"))
     assert "source a.jsonl, tokenizer bpe, vocab_size 512, text_field body;" in trained
+
+
+def test_the_vocabulary_that_will_be_trained_counts_in_the_flops(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, task = TextData(tokenizer="bpe", vocab_size=600), tiny_task()
+    model = replace(resolve(task)["softmax"].model, vocab_size=600)
+    assert f"{model.cost().flops_executed / 1e6:.2f}" in told(monkeypatch, data)
+
+
+def test_tasks_and_arms_that_were_not_chosen_are_not_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(forecast, "measure_speed", lambda run, threads: (5e10, "measured"))
+    chosen = ["--tasks", "text", "--arms", "diff_v1"]
+    assert main(["compare", "smoke", "--dry-run", *chosen, "--train.steps", "8"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "differs from the recipe: only the tasks text",
+        "differs from the recipe: only the arms diff_v1",
+        "differs from the recipe: tasks.text.train.steps was 16, is 8",
+    ]

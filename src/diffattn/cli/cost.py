@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import AvoidSubcommands, arg
 
-from diffattn.cli.arguments import load_plugins, parse
+from diffattn.cli.arguments import load_plugins, nearest, parse
+
+if TYPE_CHECKING:
+    from diffattn.model.config import ModelConfig
 
 
 def cost(argv: list[str]) -> int:
@@ -14,10 +17,9 @@ def cost(argv: list[str]) -> int:
     argv = load_plugins(argv)
     from diffattn.lab.footprint import Setting
     from diffattn.model.config import ModelConfig
-    from diffattn.model.sizes import size
 
     named = argv.pop(0) if argv and not argv[0].startswith("-") else None
-    preset, step = ModelConfig() if named is None else size(named), Setting()
+    preset, step = ModelConfig() if named is None else _model(named), Setting()
 
     def run(
         model: ModelConfig = preset,
@@ -29,8 +31,9 @@ def cost(argv: list[str]) -> int:
     ) -> int:
         """Prints what a model costs in training and in inference beside variants of it; nothing is allocated.
 
-        Before these options: a size (`diffattn info sizes`; else a small default), --plugin my_attention.py (a variant
-        of your own, also package.module). Large models take up to a minute each.
+        Before these options: a size (`diffattn info sizes`) or a recipe (`diffattn info recipes`; the baseline of its
+        first task), else a small default; --plugin my_attention.py (a variant of your own, also package.module). Large
+        models take up to a minute each.
 
         Args:
             model: The baseline; model.context is the length of the sequences.
@@ -56,3 +59,21 @@ def cost(argv: list[str]) -> int:
         return 0
 
     return parse(run, argv, "cost", config=(AvoidSubcommands,))
+
+
+def _model(name: str) -> "ModelConfig":
+    """The model of a size, or the baseline of a recipe's first task; ValueError with the nearest name for others."""
+    from diffattn import recipes
+    from diffattn.lab.plan import resolve
+    from diffattn.model.sizes import SIZES
+
+    if name in SIZES:
+        return SIZES[name]
+    if name in recipes.names():
+        task = recipes.get(name).tasks[0]
+        return resolve(task)[task.baseline].model
+    known = [*SIZES, *recipes.names()]
+    raise ValueError(
+        f"{name!r} is neither a size nor a recipe{nearest(name, known)}; sizes: {', '.join(SIZES)}; recipes: "
+        f"{', '.join(recipe for recipe in recipes.names() if recipe not in SIZES)}"
+    )

@@ -10,7 +10,7 @@ from tyro.conf import AvoidSubcommands, Positional, arg
 from diffattn.cli.arguments import command, first, load_plugins, nearest, parse, take_each
 
 if TYPE_CHECKING:
-    from diffattn.lab.plan import Task
+    from diffattn.lab.plan import Plan, Task
 
 
 def compare(argv: list[str]) -> int:
@@ -60,7 +60,7 @@ def compare(argv: list[str]) -> int:
             task = replace(task, recorded_sd=None, recorded_sd_source="")
         resolved = replace(plan, tasks=_chosen((task, *plan.tasks[1:]), tasks, arms))
         folder = out or Path("runs") / plan.name
-        for change in changes(recipe, resolved):
+        for change in [*_only("tasks", tasks), *_only("arms", arms), *changes(_chosen_of(recipe, resolved), resolved)]:
             print(f"differs from the recipe: {change}", file=sys.stderr)
         asked = {"workers": workers, "dry_run": dry_run, "hours": hours, "confirm": confirm}
         report = runner.compare(resolved, folder, **asked, command=command("compare", argv))
@@ -80,6 +80,20 @@ def _chosen(tasks: "tuple[Task, ...]", names: tuple[str, ...], arms: tuple[str, 
             raise ValueError(f"there is no task {name!r}{nearest(name, known)}; the recipe has {', '.join(known)}")
     kept = [task for task in tasks if not names or task.name in names]
     return tuple(select(task, arms) if arms else task for task in kept)
+
+
+def _only(what: str, names: tuple[str, ...]) -> list[str]:
+    return [f"only the {what} {', '.join(names)}"] * bool(names)
+
+
+def _chosen_of(recipe: "Plan", plan: "Plan") -> "Plan":
+    """The recipe without the tasks and arms that the plan leaves out: those are told in a line, not one by one."""
+    from diffattn.lab.plan import select
+
+    kept = {task.name: {arm.name for arm in task.arms} for task in plan.tasks}
+    tasks = [task for task in recipe.tasks if task.name in kept]
+    chosen = [select(task, [arm.name for arm in task.arms if arm.name in kept[task.name]]) for task in tasks]
+    return replace(recipe, tasks=tuple(chosen))
 
 
 def report(argv: list[str]) -> int:

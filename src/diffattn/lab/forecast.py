@@ -27,6 +27,7 @@ def describe(plan: Plan, *, workers: int, threads: int, hours: float | None = No
     The time rests on a second of real steps per task on this machine, large models on a guess that is marked as one; it
     holds where nothing else runs.
     """
+    plan = replace(plan, tasks=tuple(_with_vocabulary(task) for task in plan.tasks))
     lines = [f"{plan.name}: {plan.description}"]
     lines += [f"asks      {plan.question}"] * bool(plan.question) + [f"limits    {plan.limits}"] * bool(plan.limits)
     lines.append(f"{workers} run(s) side by side, {threads} thread(s) each; nothing is trained now")
@@ -106,6 +107,13 @@ def _task(plan: Plan, task: Task) -> Iterator[str]:
     for contrast in task.contrasts:
         (a, b), (c, d) = contrast.first, contrast.second
         yield f"  contrast  {contrast.lead}, {' against '.join(contrast.under)}: ({a} - {b}) - ({c} - {d})"
+
+
+def _with_vocabulary(task: Task) -> Task:
+    """The task as it will be once its data is open, as far as that is known: a trained vocabulary has a given size."""
+    if not isinstance(task.data, TextData) or task.data.tokenizer != "bpe":
+        return task
+    return replace(task, model=replace(task.model, vocab_size=task.data.vocab_size))
 
 
 def _data(data: TextData | SyntheticData) -> str:
