@@ -237,7 +237,7 @@ def test_batch_size_changes_no_score(tmp_path: Path) -> None:
 def test_a_saved_model_is_asked_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = numbered(tmp_path, {"ash": 4, "elm": 4}, {"ash": 4, "elm": 4})
     save(small_model("diff_v1", torch.float32, vocab_size=257, context=96), tmp_path / "model")
-    call = ["eval", str(tmp_path / "model"), "--tasks", "many_shot", "--many_shot.data", data, "--limit", "3"]
+    call = ["eval", str(tmp_path / "model"), "--tasks", "many_shot", "--many-shot.data", data, "--limit", "3"]
     assert main([*call, "--many_shot.orders", "2", "--out", str(tmp_path / "out")]) == 0
     table = capsys.readouterr().out
     assert "many_shot: share of questions labelled right" in table and "many_shot: majority share" in table

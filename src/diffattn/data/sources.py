@@ -204,7 +204,7 @@ def _hub(name: str, text_field: str) -> Source:
 def _field(row: dict[str, Any], field: str, where: str) -> Iterator[bytes]:
     """The text of one row; blank texts are left out."""
     if field not in row:
-        raise DataError(f"{where}: no field {field!r}; set --data.text_field to one of {', '.join(row)}")
+        raise DataError(f"{where}: no field {field!r}; set --data.text-field to one of {', '.join(row)}")
     if row[field] is not None and not isinstance(row[field], str):
         raise DataError(f"{where}: field {field!r} holds {type(row[field]).__name__}, not text")
     if row[field] and row[field].strip():

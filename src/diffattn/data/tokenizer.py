@@ -131,7 +131,7 @@ def train_bpe(texts: Iterable[bytes], vocab_size: int, path: Path) -> Subwords:
     if engine.get_vocab_size() < vocab_size:
         raise DataError(
             f"the training text supports a vocabulary of {engine.get_vocab_size()}, not of {vocab_size}: "
-            "lower --data.vocab_size, or give more text"
+            "lower --data.vocab-size, or give more text"
         )
     engine.save(str(path))
     return Subwords(path)

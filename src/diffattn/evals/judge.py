@@ -42,7 +42,7 @@ class Judge:
     def __init__(self, url: str, model: str) -> None:
         """url: up to and with its version, for instance http://localhost:8000/v1. ValueError: no model is named."""
         if not model:
-            raise ValueError("a judge needs its model's name: --hallucination.judge_model")
+            raise ValueError("a judge needs its model's name: --hallucination.judge-model")
         self.url, self.model = url.rstrip("/") + "/chat/completions", model
         self.identity = f"{self.url} {model}"
 

@@ -85,7 +85,7 @@ def curve(reader: Reader, data: Labelled, questions: Sequence[Example], seed: in
     if max(found) == 0:
         raise ValueError(
             f"many_shot: the model's context of {reader.context} tokens does not hold one demonstration, a question "
-            f"and a label of {data.name}; cut texts with --many_shot.characters or take fewer classes"
+            f"and a label of {data.name}; cut texts with --many-shot.characters or take fewer classes"
         )
     return found
 

@@ -118,7 +118,7 @@ def _sized(config: SyntheticData, context: int) -> Sequences:
         if value < 1:
             raise DataError(f"--data.{name} must be at least 1, got {value}")
     if config.heldout_sequences < 1:
-        raise DataError(f"--data.heldout_sequences must be at least 1, got {config.heldout_sequences}")
+        raise DataError(f"--data.heldout-sequences must be at least 1, got {config.heldout_sequences}")
     return kind(replace(kind.defaults, **given), context)
 
 
