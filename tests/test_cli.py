@@ -1,5 +1,8 @@
 """The command line says what it can do, and ends a user's mistake with one line and exit status 2."""
 
+import subprocess
+import sys
+
 import pytest
 
 from diffattn.cli import VERBS, main
@@ -83,3 +86,21 @@ def test_options_that_differ_from_the_recipe_are_printed(capsys):
     captured = capsys.readouterr()
     assert "tasks.text.train.steps was 16, is 5" in captured.err
     assert "diff_v1" in captured.out
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["verdict", "--help"], ["info"]])
+def test_a_reader_that_stops_reading_ends_the_call_quietly(argv):
+    """As `| head` does; 141 is what a shell says of a program that such a pipe ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "diffattn.cli", *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("spelling", ["--model.rope-scaling", "--model.rope_scaling"])
+def test_options_may_be_spelt_with_hyphens_as_help_does_or_underscores(spelling, capsys):
+    assert main(["compare", "smoke", "--dry-run", spelling, "yarn", "--model.rope-factor", "2"]) == 0
+    assert 'rope_scaling was "none", is "yarn"' in capsys.readouterr().err

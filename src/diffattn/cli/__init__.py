@@ -1,9 +1,11 @@
 """The command line: verbs to functions. `diffattn --help` imports no torch, so that it answers at once.
 
-Every user's mistake ends as one line on stderr and exit status 2; a traceback means a defect of ours.
+Every user's mistake ends as one line on stderr and exit status 2; a traceback means a defect of ours. Whoever reads
+stdout may stop, as `| head` does: then the call ends quietly.
 """
 
 import importlib
+import os
 import sys
 from typing import NamedTuple
 
@@ -58,8 +60,23 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; returns the exit status: 0 done, 2 a mistake in the call or its input, 130 interrupted."""
-    argv = sys.argv[1:] if argv is None else argv
+    """Run one verb and give the exit status.
+
+    0 done, 2 a mistake in the call or its input, 130 interrupted, 141 nobody reads what is printed any more.
+    """
+    try:
+        try:
+            return _run(sys.argv[1:] if argv is None else argv)
+        finally:
+            # Here, for while Python shuts down an error could no longer be caught.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left goes nowhere; it would be written, and fail, once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE.format(verbs="\n".join(f"  {name:<10}{verb.line}" for name, verb in VERBS.items())))
         return 0
@@ -76,6 +93,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError) as error:
         print(f"diffattn: {error}", file=sys.stderr)
         return 2
