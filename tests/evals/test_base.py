@@ -5,11 +5,13 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import diffattn
 from diffattn.evals.base import Answer, Item, Progress, Result, ask, paired
 from diffattn.evals.intervals import mean, share
+from diffattn.evals.reader import GREEDY, Sampling
 from diffattn.evals.tasks import run_tasks
 from support.readers import Planted
 
@@ -34,30 +36,60 @@ def test_choices_and_texts_may_be_mixed() -> None:
 
 
 def test_a_stopped_task_goes_on_where_it_ended(tmp_path: Path) -> None:
-    whole = ask(Planted(chance=prefers_long), "t", ITEMS, Progress(tmp_path))
-    (file,) = tmp_path.iterdir()
+    file = tmp_path / "answers" / "t.jsonl"
+    whole = ask(Planted(chance=prefers_long), "t", ITEMS, Progress(file))
     lines = file.read_text().splitlines()
     # Killed in the middle of a line.
     file.write_text("\n".join(lines[:2]) + "\n" + lines[2][:9])
     reader = Planted(chance=prefers_long)
-    assert ask(reader, "t", ITEMS, Progress(tmp_path)) == whole
+    assert ask(reader, "t", ITEMS, Progress(file)) == whole
     assert reader.asked == 2 * 3
     assert len(file.read_text().splitlines()) == 5
 
 
-def test_answers_of_another_model_or_other_items_are_not_taken(tmp_path: Path) -> None:
-    ask(Planted(), "t", ITEMS, Progress(tmp_path))
-    for reader, items in ((Planted(identity="other"), ITEMS), (Planted(), ITEMS[:3])):
-        ask(reader, "t", items, Progress(tmp_path))
+def test_answers_of_another_model_to_other_items_or_drawn_otherwise_are_not_taken(tmp_path: Path) -> None:
+    """Though all of them stand in one file, each item's last answer included."""
+    file = tmp_path / "t.jsonl"
+    others = [replace(item, prompt=item.prompt + "y") for item in ITEMS]
+    ways = [("planted", ITEMS, GREEDY), ("other", ITEMS, GREEDY), ("planted", others, GREEDY)]
+    ways.append(("planted", ITEMS, Sampling(temperature=1.0)))
+    found: list[list[Answer]] = []
+    for identity, items, how in ways:
+        reader = Planted(prefers_long, identity=identity)
+        found.append(ask(reader, "t", items, Progress(file), how))
         assert reader.asked == 2 * len(items)
+    for (identity, items, how), first in zip(ways, found, strict=True):
+        reader = Planted(identity=identity)
+        assert ask(reader, "t", items[:3], Progress(file), how) == first[:3]
+        assert reader.asked == 0
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_answers_of_another_version_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask(Planted(), "t", ITEMS, Progress(tmp_path))
+    ask(Planted(), "t", ITEMS, Progress(tmp_path / "t.jsonl"))
     monkeypatch.setattr(diffattn, "__version__", "another")
     reader = Planted()
-    ask(reader, "t", ITEMS, Progress(tmp_path))
+    ask(reader, "t", ITEMS, Progress(tmp_path / "t.jsonl"))
     assert reader.asked == 2 * len(ITEMS)
+
+
+def test_where_stderr_is_no_terminal_a_line_now_and_then_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seconds, said in ((0.0, ["tiny, t: 2/5", "tiny, t: 4/5", "tiny, t: 5/5"]), (math.inf, [])):
+        monkeypatch.setattr("diffattn.evals.base.EVERY", seconds)
+        ask(Planted(), "t", ITEMS, Progress(title="tiny"), batch_size=2)
+        lines = capsys.readouterr().err.splitlines()
+        assert [line.rsplit(", ", 1)[0] for line in lines] == said
+
+
+def test_things_that_are_gone_through_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("diffattn.evals.base.EVERY", 0.0)
+    assert list(Progress().over("windows", "ab")) == ["a", "b"]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rsplit(", ", 1)[0] for line in lines] == ["windows: 1", "windows: 2", "windows: 2/2"]
 
 
 def test_log_loss_is_among_the_choices() -> None:
@@ -100,6 +132,24 @@ def test_items_of_a_document_count_together_when_models_are_paired() -> None:
     alone = mean([once[1][name] - once[0][name] for name in once[0]])
     assert (difference.value, difference.low, difference.high) == pytest.approx((alone.value, alone.low, alone.high))
     assert p is None
+
+
+def test_where_a_difference_of_two_groups_is_measured_each_group_is_paired() -> None:
+    """Both groups lie far apart, which says nothing about how the two models differ."""
+    draw = np.random.default_rng(0)
+    far, near = ({f"{at}-{i}": float(x) for i, x in enumerate(draw.normal(at, 0.1, 60))} for at in (9, 0))
+    changes = draw.normal(0.3, 0.1, 60), draw.normal(0.1, 0.1, 60)
+    groups = zip((far, near), changes, strict=True)
+    moved = [{name: some[name] + by[i] for i, name in enumerate(some)} for some, by in groups]
+    one = replace(result({"a": 1.0}), outcomes=far, against=near)
+    other = replace(one, outcomes=moved[0], against=moved[1])
+    found, p = paired(one, other)
+    assert (found.value, p) == (pytest.approx(changes[0].mean() - changes[1].mean()), None)
+    # The standard error is that of the changes; 10 % for 1,000 draws of a bootstrap and its quantiles.
+    error = math.hypot(*(x.std() for x in changes)) / math.sqrt(60)
+    assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+    with pytest.raises(ValueError, match="not asked the same"):
+        paired(one, replace(other, against={}))
 
 
 def test_results_are_json() -> None:

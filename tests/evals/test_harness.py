@@ -101,7 +101,8 @@ def task(place: Path, name: str, files: dict[str, str] | None = None, **fields: 
 
 def run(reader: ModelReader, folder: Path, name: str, limit: int | None = None, **rest: Any) -> Result:
     kept: Path | None = rest.pop("kept", None)
-    return Harness.named(f"lm-eval:{name}", (folder,)).run(reader, limit, rest.get("seed", 0), Progress(kept))
+    progress = Progress(kept and kept / "answers.jsonl")
+    return Harness.named(f"lm-eval:{name}", (folder,)).run(reader, limit, rest.get("seed", 0), progress)
 
 
 def by_hand(reader: ModelReader, lengths: bool = False) -> list[float]:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from diffattn.data.tokenizer import Bytes, train_bpe
-from diffattn.evals.reader import GREEDY, ModelReader, Sampling, identify, until
+from diffattn.evals.opening import identify, open_reader
+from diffattn.evals.reader import GREEDY, ModelReader, Sampling, until
 from diffattn.hub.convert import save
 from diffattn.model.decoder import Decoder
 from support.models import VARIANTS, small_model
@@ -92,7 +93,20 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_a_model_whose_tokenizer_is_lost_does_not_read_bytes(tmp_path: Path) -> None:
     save(small_model("softmax", vocab_size=600, context=64), tmp_path / "model")
     with pytest.raises(ValueError, match=r"has no tokenizer\.json, and its model has 600 token ids"):
-        ModelReader.open(tmp_path / "model")
+        open_reader(tmp_path / "model")
+
+
+@pytest.mark.parametrize("ids", [40, 300])
+def test_a_model_of_a_synthetic_task_says_what_can_be_asked_of_it(tmp_path: Path, ids: int) -> None:
+    """Whether or not it has enough ids for bytes."""
+    save(small_model("softmax", vocab_size=ids, context=64), tmp_path / "model")
+    (tmp_path / "config.json").write_text('{"data": {"kind": "synthetic", "task": "recall"}}')
+    with pytest.raises(ValueError, match=r"trained on recall, .* ask --tasks loss maps outliers"):
+        open_reader(tmp_path / "model")
+    (tmp_path / "config.json").write_text("[]")
+    if ids < 257:
+        with pytest.raises(ValueError, match=r"40 token ids, too few for text .* ask --tasks loss maps outliers"):
+            open_reader(tmp_path / "model")
 
 
 def test_texts_end_before_the_first_stop() -> None:
@@ -105,4 +119,4 @@ def test_a_folder_is_identified_by_what_is_in_it(tmp_path: Path) -> None:
         save(model(seed=seed), tmp_path / name)
     a, b, c = (identify(tmp_path / name) for name in "abc")
     assert a == b != c
-    assert ModelReader.open(tmp_path / "a").identity == a
+    assert open_reader(tmp_path / "a").identity == a

@@ -13,12 +13,12 @@ from diffattn.data import DataError, TextData
 from diffattn.data.prepare import split_of
 from diffattn.data.sources import open_source
 from diffattn.data.tokenizer import Bytes, Subwords, train_bpe
-from diffattn.evals.base import Progress, Result
-from diffattn.evals.intervals import mean
+from diffattn.evals.base import Progress, Result, paired
+from diffattn.evals.intervals import difference, mean
 from diffattn.evals.noise import PRINTABLE, corrupted, same_tokens
 from diffattn.evals.pieces import Piece, chosen, cut, judge
 from diffattn.evals.reader import ModelReader
-from diffattn.evals.shift import Shift, difference, noise_of
+from diffattn.evals.shift import Shift, noise_of
 from diffattn.evals.texts import docstrings, documents
 from diffattn.evals.tuning import Tuning, tuned
 from diffattn.model.decoder import Decoder, build
@@ -58,6 +58,21 @@ def test_what_copies_does_so_away_from_home_too_and_what_knows_letters_does_not(
     gap = run(Ignorant(), corpora).measure
     assert gap.high < 0
     assert gap.value == pytest.approx(math.log2(98 / 120), abs=0.3)
+
+
+def test_two_models_are_paired_piece_by_piece_of_both_texts(corpora: dict[str, str]) -> None:
+    one, other = run(Copying(LAG), corpora), run(Ignorant(), corpora)
+    for found in (one, other):
+        gap = np.mean(list(found.outcomes.values())) - np.mean(list(found.against.values()))
+        assert gap == pytest.approx(found.measure.value)
+        assert found.clusters.keys() == found.outcomes.keys() | found.against.keys()
+        assert len(found.outcomes) == len(found.against) == 16
+    change, _ = paired(one, other)
+    assert change.value == pytest.approx(other.measure.value - one.measure.value)
+    assert change.low < change.value < change.high < 0
+    assert paired(one, one)[0].value == 0
+    with pytest.raises(ValueError, match="not asked the same"):
+        paired(one, run(Ignorant(), corpora, away="words"))
 
 
 def test_noise_adds_nothing_where_the_context_is_not_used(corpora: dict[str, str]) -> None:

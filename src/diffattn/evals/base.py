@@ -5,14 +5,19 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import diffattn
-from diffattn.evals.intervals import Measure, mcnemar, mean
+from diffattn.evals.intervals import Measure, difference, mcnemar, mean
 from diffattn.evals.reader import GREEDY, ModelReader, Reader, Sampling
+
+Thing = TypeVar("Thing")
+EVERY = 10.0
+"""Seconds between two lines about how far a task is, where stderr is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,14 @@ class Result:
     outcomes: dict[str, float] = field(default_factory=dict)
     """Score of each item, where `measure` is their mean, by a name that holds the `digest` of what was asked, so that
     two models are paired on the same items only."""
+    against: dict[str, float] = field(default_factory=dict)
+    """Where `measure` is a difference of two groups of items, the scores of the group whose mean is subtracted."""
     clusters: dict[str, str] = field(default_factory=dict)
     """Document of each of these items, where several share one; empty: each stands alone."""
+    unit: str = "items"
+    """What `measure` counts: questions, tokens, bytes ..."""
+    paired_by: str = ""
+    """What has a score in `outcomes`, where that is something else: a passage of many tokens; empty: the same."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fields ready for JSON."""
@@ -89,13 +100,23 @@ def paired(first: Result, second: Result) -> tuple[Measure, float | None]:
 
     ValueError: another task, or other items.
     """
-    if first.task != second.task or first.outcomes.keys() != second.outcomes.keys() or not first.outcomes:
+    if not pairable(first, second):
         raise ValueError(f"{first.task} and {second.task} were not asked the same items, so they cannot be paired")
     a, b = ([result.outcomes[name] for name in first.outcomes] for result in (first, second))
     if {*a, *b} <= {0.0, 1.0} and not first.clusters:
         return mcnemar([x == 1 for x in a], [x == 1 for x in b])
-    clusters = [first.clusters.get(name, name) for name in first.outcomes]
-    return mean([y - x for x, y in zip(a, b, strict=True)], clusters), None
+    change = _change(first.outcomes, second.outcomes, first.clusters)
+    return difference(change, _change(first.against, second.against, first.clusters)) if first.against else change, None
+
+
+def pairable(first: Result, second: Result) -> bool:
+    """Whether two results have scores of the same task's same items."""
+    same = all(getattr(first, one).keys() == getattr(second, one).keys() for one in ("outcomes", "against"))
+    return bool(first.outcomes) and first.task == second.task and same
+
+
+def _change(first: Mapping[str, float], second: Mapping[str, float], clusters: Mapping[str, str]) -> Measure:
+    return mean([second[name] - x for name, x in first.items()], [clusters.get(name, name) for name in first])
 
 
 class Task(Protocol):
@@ -111,38 +132,66 @@ class Task(Protocol):
 class Progress:
     """Tells on stderr how far a task is, and keeps its answers, so that what was stopped goes on where it ended."""
 
-    def __init__(self, folder: Path | None = None, quiet: bool = False) -> None:
-        """folder: where answers are kept; None: nowhere. quiet: say nothing."""
-        self.folder = folder
-        self.show = not quiet and sys.stderr.isatty()
-        self.started = time.perf_counter()
+    def __init__(self, file: Path | None = None, quiet: bool = False, title: str = "") -> None:
+        """file: where answers are kept, one a line; None: nowhere. quiet: say nothing. title: the model's name."""
+        self.file, self.quiet, self.title = file, quiet, title
+        self.bar = sys.stderr.isatty()
+        self.started = self.told = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         """Since this was made."""
         return time.perf_counter() - self.started
 
-    def tell(self, name: str, done: int, count: int) -> None:
-        """Show that `done` of `count` items of a task are behind."""
-        if self.show:
-            print(f"\r{name}: {done}/{count}, {self.seconds:.0f} s", end="\n" if done == count else "", file=sys.stderr)
+    def tell(self, name: str, done: int, count: int | None) -> None:
+        """Show that `done` of `count` items of a task are behind: at once on a terminal, else now and then as a line.
 
-    def kept(self, name: str, asked: str) -> tuple[dict[str, Answer], Path | None]:
-        """Give the answers of an earlier run that asked the same of the same model, and the file that has them."""
-        if self.folder is None:
-            return {}, None
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = self.folder / f"{name}-{asked}.jsonl"
-        found: dict[str, Answer] = {}
-        if file.exists():
-            lines = file.read_text(encoding="utf-8").split("\n")
+        count: None where it is not known.
+        """
+        now = time.perf_counter()
+        if self.quiet or not (self.bar or now - self.told >= EVERY):
+            return
+        self.told = now
+        far = f"{done}" if count is None else f"{done}/{count}"
+        line = f"{self.title}{', ' if self.title else ''}{name}: {far}, {self.seconds:.0f} s"
+        start, end = ("\r", "\n" if done == count else "") if self.bar else ("", "\n")
+        print(f"{start}{line}", end=end, file=sys.stderr, flush=True)
+
+    def over(self, name: str, things: Iterable[Thing]) -> Iterator[Thing]:
+        """Give things, as many as are asked for, and tell how many are behind."""
+        done = 0
+        try:
+            for thing in things:
+                yield thing
+                done += 1
+                self.tell(name, done, None)
+        finally:
+            self.tell(name, done, done)
+
+    @cached_property
+    def kept(self) -> dict[str, Answer]:
+        """Answers of earlier calls, each under the digest of what was asked."""
+        if self.file is None or not self.file.exists():
+            return {}
+        *lines, rest = self.file.read_text(encoding="utf-8").split("\n")
+        if rest:
             # A line that a killed process left without its end is asked again.
-            file.write_text("".join(line + "\n" for line in lines[:-1]), encoding="utf-8")
-            for line in lines[:-1]:
-                fields = json.loads(line)
-                lists = (tuple(fields.get(name, ())) for name in ("log_probabilities", "greedy"))
-                found[fields["id"]] = Answer(fields["id"], fields["text"], *lists)
-        return found, file
+            self.file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        found: dict[str, Answer] = {}
+        for line in lines:
+            fields = json.loads(line)
+            lists = (tuple(fields.get(name, ())) for name in ("log_probabilities", "greedy"))
+            found[fields["asked"]] = Answer(fields["id"], fields["text"], *lists)
+        return found
+
+    def keep(self, new: Mapping[str, Answer]) -> None:
+        """Write down answers by the digest of what was asked."""
+        if self.file is None:
+            return
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a", encoding="utf-8") as stream:
+            stream.writelines(json.dumps({"asked": asked, **asdict(one)}) + "\n" for asked, one in new.items())
+        self.kept.update(new)
 
 
 def ask(
@@ -159,15 +208,14 @@ def ask(
     """
     if len({item.id for item in items}) < len(items):
         raise ValueError(f"{name}: two items have the same id")
-    asked = [diffattn.__version__, reader.identity, asdict(sampling), [asdict(item) for item in items]]
-    answers, file = progress.kept(name, digest(json.dumps(asked, sort_keys=True, default=str)))
+    alike = [diffattn.__version__, reader.identity, asdict(sampling)]
+    asked = {item.id: digest(json.dumps([*alike, asdict(item)], sort_keys=True, default=str)) for item in items}
+    answers = {id: progress.kept[key] for id, key in asked.items() if key in progress.kept}
     missing = sorted((item for item in items if item.id not in answers), key=lambda item: len(item.prompt))
     for group in _groups(missing, batch_size):
         new = _answers(reader, group, sampling)
         answers |= {answer.id: answer for answer in new}
-        if file is not None:
-            with file.open("a", encoding="utf-8") as stream:
-                stream.writelines(json.dumps(asdict(answer)) + "\n" for answer in new)
+        progress.keep({asked[answer.id]: answer for answer in new})
         progress.tell(name, len(answers), len(items))
     return [answers[item.id] for item in items]
 

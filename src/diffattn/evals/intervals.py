@@ -108,6 +108,18 @@ def mcnemar(first: Sequence[bool] | np.ndarray, second: Sequence[bool] | np.ndar
     return Measure(value, low, high, n, "paired, Agresti and Min"), min(1.0, 2 * tail)
 
 
+def difference(first: Measure, second: Measure) -> Measure:
+    """first - second of measures on different items, their half-widths added as squares (Zou and Donner 2008).
+
+    As of independent measures: where the two share documents whose scores go together, the interval is wider than it
+    had to be.
+    """
+    value = first.value - second.value
+    low = value - math.hypot(first.value - first.low, second.high - second.value)
+    high = value + math.hypot(first.high - first.value, second.value - second.low)
+    return Measure(value, low, high, first.n + second.n, f"of two: {first.interval}; {second.interval}")
+
+
 def _checked(values: Sequence[Any] | np.ndarray, clusters: Sequence[Hashable] | None) -> tuple[np.ndarray, np.ndarray]:
     x = np.asarray(values, dtype=float)
     if x.ndim != 1 or not len(x):

@@ -31,6 +31,8 @@ class Judged:
     sizes: np.ndarray
     """Bytes of text behind each token."""
     documents: np.ndarray
+    pieces: np.ndarray
+    """The place of its piece among all that were judged."""
 
     def loss(self) -> Measure:
         """Nats per token."""
@@ -40,6 +42,11 @@ class Judged:
         """Bits / bytes, independent of the vocabulary: the mean over bytes, each with its share of its token."""
         sizes = self.sizes.clip(min=1)
         return mean((self.nats / sizes / math.log(2)).repeat(sizes), self.documents.repeat(sizes).tolist())
+
+    def by_piece(self, count: int) -> np.ndarray:
+        """Give each of `count` pieces its bits over the mean bytes of one, [count]: their mean is `bits_per_byte`."""
+        bits = np.bincount(self.pieces, self.nats / math.log(2), minlength=count)
+        return bits * count / self.sizes.clip(min=1).sum()
 
     def above(self, other: "Judged") -> Measure:
         """Nats per token above those of the same tokens in another reading."""
@@ -109,5 +116,5 @@ def judge(
     kept = targets != NOT_SCORED
     sizes = np.array([len(piece) for piece in tokenizer.pieces])
     owners = np.array([piece.document for piece in pieces])
-    nats = token_nats(model, tokens, targets)[kept]
-    return Judged(nats, sizes[targets[kept]], owners[np.nonzero(kept)[0]])
+    nats, rows = token_nats(model, tokens, targets)[kept], np.nonzero(kept)[0]
+    return Judged(nats, sizes[targets[kept]], owners[rows], rows)

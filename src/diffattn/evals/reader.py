@@ -3,20 +3,17 @@
 Tasks know this interface only, so that a planted model of a few lines of Python can stand in for a trained one.
 """
 
-import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from diffattn.data.tokenizer import Bytes, Subwords, Tokenizer
-from diffattn.hub.convert import CONFIG, TOKENIZER, WEIGHTS, load
+from diffattn.data.tokenizer import Tokenizer
 from diffattn.model.decoder import Decoder
 from diffattn.variants.base import check_whole
 
@@ -88,8 +85,7 @@ class ModelReader:
         check_whole("batch_size", batch_size, 1)
         if tokenizer.vocab_size > model.config.vocab_size:
             raise ValueError(
-                f"the model has {model.config.vocab_size} token ids, too few for text ({tokenizer.vocab_size}); it was "
-                f"trained on a synthetic task, or the {TOKENIZER} in its folder is missing or another one"
+                f"the model has {model.config.vocab_size} token ids, too few for text ({tokenizer.vocab_size})"
             )
         self.model, self.tokenizer = model.eval(), tokenizer
         self.identity, self.batch_size = identity, batch_size
@@ -97,19 +93,6 @@ class ModelReader:
         self.start = [tokenizer.start] if tokenizer.start != tokenizer.end else []
         """The id before every text; none where the tokenizer has no beginning of text: in training, too, nothing is
         seen of the document before."""
-
-    @classmethod
-    def open(cls, folder: Path, batch_size: int = 16) -> "ModelReader":
-        """Read a model folder, with the tokenizer in it or else bytes; ValueError where either cannot be used."""
-        model = load(folder)
-        vocabulary = Path(folder) / TOKENIZER
-        tokenizer = Subwords(vocabulary) if vocabulary.is_file() else Bytes()
-        if isinstance(tokenizer, Bytes) and model.config.vocab_size >= 2 * tokenizer.vocab_size:
-            raise ValueError(
-                f"{folder} has no {TOKENIZER}, and its model has {model.config.vocab_size} token ids, too many to read "
-                f"bytes; put the {TOKENIZER} that it was trained with into its folder"
-            )
-        return cls(model, tokenizer, identify(folder), batch_size)
 
     def encode(self, text: str) -> list[int]:
         """Give the ids of a text that begins here, behind the tokenizer's beginning of text if it has one."""
@@ -253,17 +236,6 @@ class ModelReader:
 def until(text: str, stops: Sequence[str]) -> str:
     """Cut a text before the first of the stops."""
     return text[: min([len(text), *(at for stop in stops if (at := text.find(stop)) >= 0)])]
-
-
-def identify(folder: Path) -> str:
-    """Hash a model folder's config, weights and tokenizer: the first 16 hexadecimal digits of SHA-256."""
-    digest = hashlib.sha256()
-    for file in sorted(Path(folder).iterdir()):
-        if file.name in (CONFIG, TOKENIZER) or file.suffix == Path(WEIGHTS).suffix:
-            digest.update(file.name.encode())
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()[:16]
 
 
 def _seed(seed: int, prompt: list[int]) -> int:

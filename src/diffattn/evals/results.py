@@ -12,6 +12,11 @@ def result_file(folder: Path, name: str) -> Path:
     return folder / f"{name.replace(':', '-')}.json"
 
 
+def answers_file(folder: Path, name: str, model: str) -> Path:
+    """Where the answers of a model, by its hash, to a task are kept, of all ways to sample together."""
+    return result_file(folder, f"{name}-{model}").with_suffix(".jsonl")
+
+
 def write_result(folder: Path, name: str, found: dict[str, Any]) -> None:
     """Write a result, whole or not at all; an open end of an interval is null."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -28,10 +33,10 @@ def complete_results(run: Path, names: Sequence[str], limit: int, seed: int) -> 
     if not missing:
         return
     from diffattn.evals.base import Progress
-    from diffattn.evals.reader import ModelReader
+    from diffattn.evals.opening import open_reader
     from diffattn.evals.tasks import TASKS
 
-    reader = ModelReader.open(run / "model")
+    reader = open_reader(run / "model")
     for name in missing:
         try:
             found = TASKS[name]().run(reader, limit, seed, Progress(quiet=True)).to_dict()

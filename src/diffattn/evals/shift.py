@@ -1,6 +1,5 @@
 """Does a less noisy map trade generality? Loss on other text, under character noise, and around a short fine-tuning."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
@@ -10,11 +9,11 @@ import numpy as np
 import torch
 
 from diffattn.evals.base import Progress, Result
-from diffattn.evals.intervals import Measure
+from diffattn.evals.intervals import difference
 from diffattn.evals.noise import corrupted, same_tokens
 from diffattn.evals.pieces import Judged, Piece, chosen, cut, encoded, judge
 from diffattn.evals.reader import ModelReader
-from diffattn.evals.texts import Part, documents
+from diffattn.evals.texts import Part, documents, named
 from diffattn.evals.tuning import Tuning, tuned
 
 
@@ -64,6 +63,7 @@ class Shift:
             progress.tell(self.name, steps, steps)
         parts["beside"] = _beside(parts)
         first = self.away[0]
+        scores = {name: self._scores(reader, name, texts[name], before[name]) for name in (first, self.home)}
         return Result(
             task=self.name,
             metric=f"gap, bits per byte on {first} - on {self.home}",
@@ -77,7 +77,21 @@ class Shift:
             seconds=progress.seconds,
             model=reader.identity,
             parts=parts,
+            outcomes=scores[first],
+            against=scores[self.home],
+            clusters={
+                piece: f"{name} {one.document}"
+                for name, some in scores.items()
+                for piece, one in zip(some, texts[name], strict=True)
+            },
+            unit="bytes",
+            paired_by="pieces",
         )
+
+    def _scores(self, reader: ModelReader, source: str, pieces: Sequence[Piece], found: Judged) -> dict[str, float]:
+        """Bits per byte by piece, named by source and tokens: another model has the same names for the same ones."""
+        names = [f"{source} {name}" for name in named(encoded(reader.tokenizer, pieces))]
+        return dict(zip(names, found.by_piece(len(pieces)).tolist(), strict=True))
 
     def _cut(self, reader: ModelReader, source: str, part: Part) -> Iterator[list[Piece]]:
         return cut(reader.tokenizer, documents(source, part), reader.context)
@@ -135,15 +149,3 @@ def noise_of(reader: ModelReader, clean: Sequence[Piece], share: float, seed: in
         "added": after.above(before).to_dict(),
         "all_noisy": judge(reader.model, reader.tokenizer, noisy, ids[1]).to_dict(),
     }
-
-
-def difference(first: Measure, second: Measure) -> Measure:
-    """first - second of measures on different items, their half-widths added as squares (Zou and Donner 2008).
-
-    As of independent measures: where two texts have documents of the same modules, whose losses go together, the
-    interval is wider than it had to be.
-    """
-    value = first.value - second.value
-    low = value - math.hypot(first.value - first.low, second.high - second.value)
-    high = value + math.hypot(first.high - first.value, second.value - second.low)
-    return Measure(value, low, high, first.n + second.n, f"of two: {first.interval}; {second.interval}")

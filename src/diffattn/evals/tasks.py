@@ -9,8 +9,9 @@ from diffattn.evals.hallucination import Hallucination
 from diffattn.evals.long_context import LongContext
 from diffattn.evals.many_shot import ManyShot
 from diffattn.evals.needle import NEEDLES
+from diffattn.evals.opening import open_reader
 from diffattn.evals.quantise import Quantise
-from diffattn.evals.reader import ModelReader
+from diffattn.evals.results import answers_file
 from diffattn.evals.shift import Shift
 from diffattn.variants.base import check_whole
 
@@ -39,5 +40,8 @@ def run_tasks(
     ValueError: no model folder, a model that reads no text, a limit below 1.
     """
     check_whole("limit", 1 if limit is None else limit, 1)
-    reader = ModelReader.open(folder, batch_size)
-    return {name: task.run(reader, limit, seed, Progress(kept)) for name, task in tasks.items()}
+    reader = open_reader(folder, batch_size)
+    files = {name: answers_file(kept, name, reader.identity) if kept else None for name in tasks}
+    return {
+        name: task.run(reader, limit, seed, Progress(files[name], title=str(folder))) for name, task in tasks.items()
+    }

@@ -87,8 +87,8 @@ def passages(tokenizer: Tokenizer, texts: Iterable[bytes], length: int, wanted: 
     return rows.astype(np.int64), np.array([found[document][0] for document, _ in places])
 
 
-def named(rows: np.ndarray) -> list[str]:
-    """Name passages [N, L] by their place and their ids: another model has the same names for the same tokens alone."""
+def named(rows: Iterable[np.ndarray]) -> list[str]:
+    """Name passages by their place and their ids: another model has the same names for the same tokens alone."""
     return [f"{place}-{hashlib.sha256(row.tobytes()).hexdigest()[:12]}" for place, row in enumerate(rows)]
 
 

@@ -59,17 +59,20 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Decoder:
     unknown variant, something that no model of ours computes, weights that are damaged or do not fit the config.
     """
     folder = Path(path)
-    stored = _read_json(folder)
-    if foreign := _is_foreign(stored):
-        config = _foreign_config(folder, stored)
-    else:
-        config = _own_config(folder, stored)
+    config, foreign = read_config(folder), _is_foreign(_read_json(folder))
     files = weight_files(folder)
     with torch.device("meta"):
         model = Decoder(config)
     weights = foreign_weights(files, model, device) if foreign else _own_weights(files[0], model, device)
     model.load_state_dict(weights, assign=True)
     return model
+
+
+def read_config(path: str | Path) -> ModelConfig:
+    """Read what a model folder says of its model, without the weights; ValueError as `load`."""
+    folder = Path(path)
+    stored = _read_json(folder)
+    return _foreign_config(folder, stored) if _is_foreign(stored) else _own_config(folder, stored)
 
 
 def _own_weights(file: Path, model: Decoder, device: str | torch.device) -> dict[str, torch.Tensor]:
