@@ -205,6 +205,10 @@ def test_choices_are_judged_with_their_log_loss() -> None:
     # Six facts, a stranger and unknown.
     assert found["log_loss"]["value"] == pytest.approx(math.log(1 + 7 * math.exp(-2.9)))
     assert (found["guess"], found["log_loss_of_guess"]) == (0.125, pytest.approx(math.log(8)))
+    beside = run(Planted(), PLAIN).parts["beside"]
+    # A model that likes all choices alike is as good as a guess.
+    assert beside["log-loss of choices, nats"] == pytest.approx(beside["log-loss of a uniform guess, nats"])
+    assert beside["chosen right by a uniform guess"] == 0.125
 
 
 def test_the_interval_covers_errors_that_cluster_in_records() -> None:
@@ -268,7 +272,7 @@ def test_a_judge_gives_a_second_opinion(endpoint: str) -> None:
     assert (silent.parts["judge"]["unreadable"], silent.parts["judge"]["wrong"]) == (16, None)
     with pytest.raises(ValueError, match="did not answer"):
         run(Planted(), Hallucination(records=1, what=(), judge=endpoint, judge_model="broken"))
-    with pytest.raises(ValueError, match="judge_model"):
+    with pytest.raises(ValueError, match="judge-model"):
         run(Planted(), Hallucination(records=1, what=(), judge=endpoint))
 
 
@@ -301,5 +305,6 @@ def test_the_command_line_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     save(small_model(vocab_size=257, context=160), tmp_path / "model")
     options = ["--hallucination.what", "summaries", "confidence", "--hallucination.characters", "16", "--limit", "4"]
     assert main(["eval", str(tmp_path / "model"), "--tasks", "hallucination", *options, "--out", str(tmp_path)]) == 0
-    assert "hallucination" in capsys.readouterr().out
-    assert list(tmp_path.rglob("*hallucination-written*"))
+    printed = capsys.readouterr().out
+    assert "chosen right by a uniform guess" in printed and "log-loss of a uniform guess, nats" in printed
+    assert [file.name.rsplit("-", 1)[0] for file in (tmp_path / "answers").iterdir()] == ["hallucination"]

@@ -62,11 +62,13 @@ def test_a_model_with_too_few_ids_for_the_text_is_refused(tmp_path: Path, text: 
 
 
 def test_one_loss_is_json_and_a_ladder_is_a_table(
-    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     folders = []
     for width in (32, 64):
-        folders.append(str(tmp_path / f"w{width}"))
+        folders.append(f"w{width}")
         save(small_model("diff_v1", torch.float32, vocab_size=257, width=width), Path(folders[-1]))
     assert main(["eval", folders[0], "--source", text]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] > 0
@@ -86,16 +88,57 @@ def test_one_loss_is_json_and_a_ladder_is_a_table(
 def test_models_that_were_asked_different_things_stand_side_by_side() -> None:
     def found(name: str, low: float | None, beside: dict[str, float]) -> dict[str, Any]:
         measure = {"value": 0.5, "low": low, "high": low, "n": 1, "interval": ""}
-        return {"model": name, "tasks": {"t": {"metric": "share", "measure": measure, "parts": {"beside": beside}}}}
+        task = {"metric": "share", "measure": measure, "parts": {"beside": beside}, "unit": "questions"}
+        return {"model": name, "tasks": {"t": task}}
 
     table = side_by_side([found("one", 0.25, {"at 64": 1.0}), found("another/model", None, {"at 128": 2.0})])
     rows = [
         ("model", "one", "another/model"),
-        ("t: share", "0.5 (0.25 to 0.25, n = 1)", "0.5 (- to -, n = 1)"),
+        ("t: share", "0.5 (0.25 to 0.25, n = 1 questions)", "0.5 (- to -, n = 1 questions)"),
         ("t: at 64", "1", "-"),
         ("t: at 128", "-", "2"),
     ]
-    assert table.splitlines() == [f"{what:<9}  {one:<25}  {other}" for what, one, other in rows]
+    assert table.splitlines() == [f"{what:<9}  {one:<35}  {other}" for what, one, other in rows]
+
+
+def test_what_a_loss_does_not_have_is_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = SyntheticData(task="recall", pairs=4, keys=16, values=16, heldout_sequences=8)
+    (tmp_path / "config.json").write_text(json.dumps({"data": data.to_dict()}))
+    save(small_model("diff_v2", torch.float32), tmp_path / "model")
+    assert main(["eval", str(tmp_path / "model")]) == 0
+    printed = capsys.readouterr().out
+    assert "null" not in printed
+    found = json.loads(printed)
+    assert "recall" in found["data"] and not {"bits_per_byte", "other_tokens", "kinds"} & found.keys()
+    # Values behind the four keys that are asked for.
+    assert list(found["by_position"]) == ["8", "10", "12", "14"]
+    assert found["by_position"]["8"] > 0
+
+
+def test_text_is_not_asked_of_a_model_without_it_and_nothing_is_measured_before(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffattn.evals.ladder.measure", pytest.fail)
+    save(small_model("diff_v1", torch.float32, vocab_size=257), tmp_path / "reads")
+    save(small_model("diff_v1"), tmp_path / "few")
+    assert main(["eval", str(tmp_path / "reads"), str(tmp_path / "few"), "--tasks", "loss", "shift"]) == 2
+    assert "few has 40 token ids, too few for text" in (said := capsys.readouterr().err)
+    assert "--tasks loss maps outliers" in said
+
+
+def test_two_models_stand_in_lines_of_120_columns_and_are_compared_on_the_same_pieces(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    folders = [str(tmp_path / "a-model-in-a-folder-with-a-long-name" / variant) for variant in ("softmax", "diff_v1")]
+    for folder in folders:
+        save(small_model(Path(folder).name, torch.float32, vocab_size=257), Path(folder))
+    options = ["--shift.home", text, "--shift.tuning.steps", "0", "--limit", "8", "--out", str(tmp_path / "out")]
+    assert main(["eval", *folders, "--tasks", "shift", *options]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 120
+    assert " bytes)" in printed
+    assert " on the same pieces: " in " ".join(printed.split())
 
 
 def test_a_call_without_models_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

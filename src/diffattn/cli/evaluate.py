@@ -2,11 +2,14 @@
 
 from dataclasses import field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from diffattn.cli.arguments import load_plugins, nearest, parse, take_each, take_words
+
+if TYPE_CHECKING:
+    from diffattn.evals.harness import Harness
 
 Measured = Literal["loss", "maps", "outliers"]
 MEASURED: tuple[Measured, ...] = ("loss", "maps", "outliers")
@@ -15,20 +18,9 @@ MEASURED: tuple[Measured, ...] = ("loss", "maps", "outliers")
 
 def evaluate(argv: list[str]) -> int:
     """Held-out loss, attention maps, outliers and the other tasks, of model folders side by side."""
-    from diffattn.evals.harness import OUTSIDE, Harness
     from diffattn.evals.tasks import TASKS
 
-    argv, names = take_words(load_plugins(argv), "--tasks", lambda word: not Path(word).exists())
-    names = list(dict.fromkeys(names or ["loss"]))
-    outside = [name for name in names if name.startswith(OUTSIDE)]
-    include: list[str] = []
-    if outside:
-        argv, include = take_each(argv, "--harness.include")
-    harness = {name: Harness.named(name, tuple(map(Path, include))) for name in outside}
-    for name in names:
-        if name not in (*MEASURED, *TASKS, *harness):
-            known = [*MEASURED, *TASKS]
-            raise ValueError(f"unknown task {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+    argv, names, harness = _named(load_plugins(argv))
     chosen = [(name, TASKS[name], field(default_factory=TASKS[name])) for name in names if name in TASKS]
     options_of_tasks = make_dataclass("TaskOptions", chosen, frozen=True)
     preset = options_of_tasks()
@@ -80,3 +72,22 @@ def evaluate(argv: list[str]) -> int:
 
     run.__doc__ = (run.__doc__ or "").replace("{tasks}", ", ".join(TASKS))
     return parse(run, argv, "eval")
+
+
+def _named(argv: list[str]) -> tuple[list[str], list[str], dict[str, "Harness"]]:
+    """Take the tasks out of argv: the rest, their names, and those of lm-eval; ValueError: an unknown one."""
+    from diffattn.evals.harness import OUTSIDE, Harness
+    from diffattn.evals.tasks import TASKS
+
+    argv, names = take_words(argv, "--tasks", lambda word: not Path(word).exists())
+    names = list(dict.fromkeys(names or ["loss"]))
+    outside = [name for name in names if name.startswith(OUTSIDE)]
+    include: list[str] = []
+    if outside:
+        argv, include = take_each(argv, "--harness.include")
+    harness = {name: Harness.named(name, tuple(map(Path, include))) for name in outside}
+    for name in names:
+        if name not in (*MEASURED, *TASKS, *harness):
+            known = [*MEASURED, *TASKS]
+            raise ValueError(f"unknown task {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+    return argv, names, harness

@@ -108,6 +108,7 @@ class Hallucination:
             parts={"beside": _beside(parts), **parts},
             outcomes=wrong,
             clusters={one.id: str(one.record) for one in asked if one.answerable},
+            unit="questions",
         )
 
     def _check(self, limit: int | None) -> None:
@@ -199,7 +200,9 @@ def _beside(parts: dict[str, Any]) -> dict[str, float | None]:
         "wrong, not answerable": value("unanswerable", "wrong"),
         "abstained, not answerable": value("unanswerable", "abstained"),
         "chosen right": value("chosen", "right"),
+        "chosen right by a uniform guess": value("chosen", "guess"),
         "log-loss of choices, nats": value("chosen", "log_loss"),
+        "log-loss of a uniform guess, nats": value("chosen", "log_loss_of_guess"),
         "wrong statements of summaries": value("summaries", "wrong"),
         "AUROC of answer probability": value(*signal, "answer probability", "auroc"),
         "AUROC of probe": value(*signal, "probe", "auroc"),

@@ -1,20 +1,23 @@
 """Several models side by side, for instance the checkpoints of a ladder of sizes: loss, maps, outliers and tasks."""
 
 import json
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from diffattn.data import SyntheticData
-from diffattn.data.base import Split
-from diffattn.evals.base import Result, paired
+from diffattn.data.base import Batch, Split
+from diffattn.evals.base import Progress, Result, pairable, paired
 from diffattn.evals.base import Task as ItemTask
 from diffattn.evals.heldout import held_out, together
 from diffattn.evals.instruments import look_inside
+from diffattn.evals.opening import tokenizer_of
 from diffattn.evals.outliers import outliers
 from diffattn.evals.perplexity import evaluate
 from diffattn.evals.results import write_result
 from diffattn.evals.sums import mean_of
+from diffattn.evals.table import WIDEST, as_text, room
 from diffattn.evals.tasks import run_tasks
 from diffattn.hub.convert import load
 
@@ -35,8 +38,11 @@ def evaluate_folders(
     """Measure model folders, keep what was found, and give what to print: JSON for one model's loss, else a table.
 
     measured: what reads held-out data, with corpus = `measure`'s source, split and tokens. tasks: further ones by name.
-    out: folder for eval.json and answers; None: the evals/ of each model's run, where it has one.
+    out: folder for eval.json and answers; None: the evals/ of each model's run, where it has one. ValueError, before
+    anything is measured: tasks for a model that reads no text.
     """
+    for folder in folders if tasks else ():
+        tokenizer_of(folder)
     found: list[Json] = []
     results: list[dict[str, Result]] = []
     for folder in folders:
@@ -55,19 +61,35 @@ def evaluate_folders(
     if out is not None:
         write_result(out, "eval", {"models": found})
     if len(found) == 1 and not tasks and list(measured) == ["loss"]:
-        return json.dumps(found[0]["loss"], indent=1)
-    return "\n".join([side_by_side(found), *_pairs(folders, results)])
+        return json.dumps({"data": found[0]["data"], **_telling(found[0]["loss"])}, indent=1)
+    width = room()
+    told = (textwrap.fill(line, width, subsequent_indent="  ") for line in _pairs(folders, results))
+    return "\n".join([side_by_side(found, width), *told])
+
+
+def _telling(loss: Json) -> Json:
+    """Leave out what was not there: null, empty, counted 0 times; a list with such places becomes place: value."""
+    found: Json = {}
+    for name, value in loss.items():
+        if isinstance(value, list) and None in value:
+            value = {str(place): one for place, one in enumerate(value) if one is not None}
+        if isinstance(value, dict):
+            value = _telling(value) if value.get("count", 1) else None
+        if value not in (None, [], {}):
+            found[name] = value
+    return found
 
 
 def _pairs(folders: Sequence[Path], results: Sequence[dict[str, Result]]) -> Iterable[str]:
-    """Each further model against the first one, on the same items."""
+    """Each further model against the first one, where both were asked the same."""
     for folder, other in zip(folders[1:], results[1:], strict=True):
         for name, result in other.items():
             first = results[0][name]
-            if result.outcomes and result.outcomes.keys() == first.outcomes.keys():
+            if pairable(first, result):
                 difference, p = paired(first, result)
                 chance = "" if p is None else f", McNemar p = {p:.2g}"
-                yield f"{name}, {folder} - {folders[0]} on the same items: {difference}{chance}; these models only"
+                same = result.paired_by or result.unit
+                yield f"{name}, {folder} - {folders[0]} on the same {same}: {difference}{chance}; these models only"
 
 
 def measure(
@@ -91,26 +113,29 @@ def measure(
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "data": data.describe(),
     }
+    progress = Progress(title=str(folder))
+
+    def windows(name: Task, count: int | None) -> Iterable[Batch]:
+        return progress.over(f"{name}, windows", data.evaluation(split, count))
+
     if "loss" in tasks:
-        windows = together(data.evaluation(split, tokens), batch_size)
-        found["loss"] = evaluate(model, windows, data.token_bytes, data.grader).to_dict()
+        batches = together(windows("loss", tokens), batch_size)
+        found["loss"] = evaluate(model, batches, data.token_bytes, data.grader).to_dict()
         del found["loss"]["documents"]
     if "maps" in tasks:
         answers = isinstance(data.config, SyntheticData)
-        found["maps"] = look_inside(model, data.evaluation(split, tokens), answers=answers).to_dict()
+        found["maps"] = look_inside(model, windows("maps", tokens), answers=answers).to_dict()
         del found["maps"]["outliers"]
     if "outliers" in tasks:
-        found["outliers"] = outliers(model, data.evaluation(split), tokens).to_dict()
+        found["outliers"] = outliers(model, windows("outliers", None), tokens).to_dict()
     return found
 
 
-def side_by_side(models: Sequence[Json]) -> str:
+def side_by_side(models: Sequence[Json], width: int = WIDEST) -> str:
     """Write what was found as a table: a column for each model, maps as means over layers and heads; "-": not there."""
     columns = [_numbers(found) for found in models]
     names = dict.fromkeys(name for column in columns for name in column)
-    rows = [[name, *(column.get(name, "-") for column in columns)] for name in names]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return as_text([[name, *(column.get(name, "-") for column in columns)] for name in names], width)
 
 
 def _numbers(found: Json) -> dict[str, str]:
@@ -143,7 +168,7 @@ def _numbers(found: Json) -> dict[str, str]:
     for name, result in found.get("tasks", {}).items():
         low, high = (_cell(result["measure"][end]) for end in ("low", "high"))
         cells[f"{name}: {result['metric']}"] = (
-            f"{_cell(result['measure']['value'])} ({low} to {high}, n = {result['measure']['n']})"
+            f"{_cell(result['measure']['value'])} ({low} to {high}, n = {result['measure']['n']} {result['unit']})"
         )
         cells |= {f"{name}: {what}": _cell(value) for what, value in result["parts"].get("beside", {}).items()}
     return cells

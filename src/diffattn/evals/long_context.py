@@ -87,6 +87,8 @@ class LongContext:
             parts={"beside": _beside(lengths, reader.context), "lengths": lengths, "cumulative": cumulative},
             outcomes=dict(zip(names, (short - full).mean(axis=1).tolist(), strict=True)),
             clusters=dict(zip(names, map(str, owners), strict=True)),
+            unit="tokens",
+            paired_by="passages",
         )
 
 

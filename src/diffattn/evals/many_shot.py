@@ -90,6 +90,7 @@ class ManyShot:
                 "orders": effects,
             },
             outcomes={digest(prompt): float(hit) for prompt, hit in zip(by_number[most], hits, strict=True)},
+            unit="questions",
         )
 
 

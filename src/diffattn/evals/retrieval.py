@@ -104,6 +104,7 @@ class Retrieval:
                 "attention": {"denominators": DENOMINATORS, "at": attention},
             },
             outcomes={f"{one.hidden.id}-{digest(one.hidden.prompt())}": float(one.found) for one in outcomes},
+            unit="samples",
         )
 
     def _check(self) -> None:
