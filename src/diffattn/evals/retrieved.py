@@ -101,6 +101,7 @@ def by_place(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "all": share([one.found for one in some]).to_dict(),
             "each": _each([one.written for one in some]),
             "chosen": _each([one.chosen for one in some]),
+            "guess": sum(1 / len(one.hidden.options) for one in some) / len(some),
         }
         for place, some in sorted(places.items())
     ]

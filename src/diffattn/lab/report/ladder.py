@@ -10,6 +10,7 @@ from diffattn.lab.report.figure import style
 from diffattn.lab.report.folder import read_folder
 from diffattn.lab.report.panels import Line, Mark, line_panel
 from diffattn.lab.report.summary import summarise
+from diffattn.lab.report.template import rendered
 from diffattn.lab.report.words import count, nats, rate, scaled, signed
 from diffattn.lab.scaling import measure
 from diffattn.lab.scaling_sentence import percent
@@ -41,18 +42,11 @@ def write_scaling(folder: Path) -> Path:
 
 
 def _page(found: Json) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    here = Path(__file__).parent
-    jinja = Environment(
-        loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return jinja.get_template("ladder.html").render(
+    return rendered(
+        "ladder.html",
         found=found,
         sentences=_sentences(found),
-        style=Markup((here / "style.css").read_text(encoding="utf-8")),
-        panels=[Markup(panel) for panel in _panels(found)],
+        panels=list(_panels(found)),
         caption=_caption(found),
         header=_header(found),
         rows=list(_rows(found)),
