@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from diffattn.lab.report import write_report
+from diffattn.lab.report.glossary import GLOSSARY
 from support.runs import ARMS, Story, write_plan
 
 SECTIONS = ["arms", "evidence", "curves", "finals", "learning-rates", "recall", "positions", "maps"]
@@ -69,7 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, dict[str, Any
 
 def test_every_task_has_every_section(whole: tuple[Page, dict[str, Any]]) -> None:
     page, _ = whole
-    wanted = ["verdicts", "failed", "repeat"]
+    wanted = ["verdicts", "failed", "repeat", "words"]
     wanted += [f"{task}-{section}" for task in ("recall", "text") for section in [*SECTIONS, *INSIDE, "not-equal"]]
     # In the synthetic task recall is all that is scored: there is nothing to hold it against.
     assert (set(wanted) - {"recall-recall"}) | {"recall", "text", "recall-events"} == set(page.ids)
@@ -165,6 +167,22 @@ def test_of_many_arms_a_few_maps_are_drawn_and_the_others_stay_in_the_json(
     assert [(head["layer"], head["head"]) for head in kept] == [(0, 0), (1, 1), (2, 2)]
 
 
+def test_the_page_ends_with_the_words_that_occur_in_it_each_explained_once(whole: tuple[Page, dict[str, Any]]) -> None:
+    page, _ = whole
+    text = re.sub(r"\s+", " ", "".join(page.text))
+    assert page.ids[-1] == "words"
+    meanings = {word: meaning for word, _, meaning in GLOSSARY}
+    for word in ("SCREEN, no verdict", "margin", "ruler", "could see", "mismatch"):
+        assert text.count(meanings[word]) == 1
+    assert "UNRESOLVED" not in text
+    for told in (
+        "which is the baseline with 1.25",
+        "would find with 80 % power",
+        "a difference is too small to matter",
+    ):
+        assert told not in text
+
+
 def test_never_is_said_where_an_answer_did_not_come(whole: tuple[Page, dict[str, Any]]) -> None:
     page, numbers = whole
     assert numbers["tasks"]["recall"]["arms"]["softmax"]["seeds"]["2"]["tokens_to_50"] is None
@@ -178,7 +196,7 @@ def test_names_and_tokens_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     assert not tags & {"script", "i", "img"} - {"i"}
     assert not any(tag == "i" and "swatch" not in (attributes.get("class") or "") for tag, attributes in page.tags)
     assert set(names.values()) <= set(numbers["tasks"]["text"]["arms"])
-    assert "<script>" not in (tmp_path / "odd" / "report.md").read_text()
+    assert "<script" not in MarkdownIt("commonmark").render((tmp_path / "odd" / "report.md").read_text())
 
 
 def test_a_plan_without_runs_gives_a_page_that_says_so(tmp_path: Path) -> None:

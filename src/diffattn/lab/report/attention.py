@@ -33,7 +33,7 @@ def allocation(task: Json) -> Figure | None:
     panels = [bar_panel("Effective map", "share of |map| mass; left of 0: negative", bars)]
     for key, words in PLACES[:2]:
         panels += _shown(
-            layer_panel(task, f"Mass {words}, by layer", "share of |map| mass", names, _share(EFFECTIVE, key), 1.0)
+            layer_panel(task, f"Mass {words}, by layer", "share of |map| mass", names, share_of(EFFECTIVE, key), 1.0)
         )
     hidden = []
     for name in _of_several(task, names):
@@ -112,7 +112,7 @@ def _bar(task: Json, arm: str, which: str, label: str, shade: str) -> Bar:
     """|Entries| are split into those above and those below zero: (absolute ± signed) / 2."""
     parts = []
     for at, (key, words) in enumerate(PLACES):
-        absolute, signed = overall(task, arm, _share(which, key)), overall(task, arm, _share(which, key, "signed"))
+        absolute, signed = overall(task, arm, share_of(which, key)), overall(task, arm, share_of(which, key, "signed"))
         if absolute is None or signed is None:
             continue
         for value, side in (((absolute + signed) / 2, ""), ((signed - absolute) / 2, " with a negative weight")):
@@ -121,7 +121,9 @@ def _bar(task: Json, arm: str, which: str, label: str, shade: str) -> Bar:
     return Bar(label, shade, parts)
 
 
-def _share(which: str, place: str, kind: str = "absolute") -> Any:
+def share_of(which: str, place: str, kind: str = "absolute") -> Any:
+    """Picks the share of a map's mass on a place out of a layer; None where it has none."""
+
     def pick(layer: Json) -> float | None:
         found = map_of(layer, which)
         share = found["allocation"][place] if found else None

@@ -1,8 +1,7 @@
 """What each figure shows and how far it carries; figure.py adds data, model, seeds and machine."""
 
 DIFFERENCES = """
-Arm minus baseline, a dot per seed. Bars: the interval that its sentence rests on. Shaded: the margin, if there is one,
-within which a difference is too small to matter.
+Arm minus baseline, a dot per seed. Bars: the interval that its sentence rests on. Shaded: the margin, if there is one.
 """
 CONTRASTS = """
 Rows in ink: contrasts, which are differences of two such differences.
@@ -22,11 +21,10 @@ INTERVALS = """
 Bars: mean and 95 % interval over seeds (Student's t, each arm by itself), a description; the verdicts above decide.
 """
 RULER = """
-Hollow: the ruler, which is the baseline with 1.25 × tokens.
+Hollow: the ruler.
 """
 EQUAL_TIME = """
-Equal time: the curves above, read when the slowest seed of the fastest arm had ended; seeds that ended sooner stand
-with their last loss, slower arms are on unfinished schedules. {shared}
+At equal time: seeds that ended sooner stand with their last loss, slower arms are on unfinished schedules. {shared}
 """
 QUARTER = """
 A quarter of the tokens: trainings of their own, each with a full schedule.

@@ -44,20 +44,20 @@ def inside_tables(task: Json) -> list[Table]:
         (words, _spread(task, names, part)) for part, words in (("logits", "Logits"), ("hidden", "Hidden states"))
     ]
     drawn = [
-        (names, [("", loss), ("Effective map", _columns(task, names, EFFECTIVE))]),
-        (paired, [("The two maps of a head", _columns(task, paired, PAIR))]),
+        (names, [("", loss), ("Effective map", mean_columns(task, names, EFFECTIVE))]),
+        (paired, [("The two maps of a head", mean_columns(task, paired, PAIR))]),
         (names, [*massive, ("Whole model", _whole(task, names))]),
     ]
     number = styles(task)
-    tables = [Table([(name, "", number[name]) for name in rows], _filled(groups)) for rows, groups in drawn]
+    tables = [Table([(name, "", number[name]) for name in rows], filled(groups)) for rows, groups in drawn]
     return [table for table in tables if table.rows and table.groups]
 
 
-def _columns(task: Json, names: list[str], wanted: tuple[tuple[str, str, float, Pick], ...]) -> list[Column]:
+def mean_columns(task: Json, names: list[str], wanted: tuple[tuple[str, str, float, Pick], ...]) -> list[Column]:
     """Means over layers and seeds, times a factor."""
     found = [(name, unit, times, [overall(task, arm, pick) for arm in names]) for name, unit, times, pick in wanted]
     return [
-        Column(name, unit, [_cell(None if value is None else times * value) for value in values])
+        Column(name, unit, [number_cell(None if value is None else times * value) for value in values])
         for name, unit, times, values in found
     ]
 
@@ -86,14 +86,16 @@ def _model(task: Json, arm: str, *keys: str) -> str:
         for key in keys:
             value = value and value[key]
         found += [] if value is None else [value]
-    return _cell(mean(found))
+    return number_cell(mean(found))
 
 
-def _cell(value: float | None) -> str:
+def number_cell(value: float | None) -> str:
+    """A number in few figures."""
     return "—" if value is None else short(value)
 
 
-def _filled(groups: list[tuple[str, list[Column]]]) -> list[tuple[str, list[Column]]]:
+def filled(groups: list[tuple[str, list[Column]]]) -> list[tuple[str, list[Column]]]:
+    """The groups without columns that hold no number, and without groups that then are empty."""
     kept = [(name, [one for one in columns if any(cell != "—" for cell in one.cells)]) for name, columns in groups]
     return [(name, columns) for name, columns in kept if columns]
 

@@ -11,6 +11,7 @@ from diffattn.lab.report.beside import beside_table, beside_words
 from diffattn.lab.report.beside_figures import beside
 from diffattn.lab.report.evidence import evidence_table, evidence_words
 from diffattn.lab.report.figure import Figure, figure, setting_words, style
+from diffattn.lab.report.glossary import glossary
 from diffattn.lab.report.inside import inside_words, looked_into
 from diffattn.lab.report.lambdas import lambdas
 from diffattn.lab.report.maps import LEVELS, head_panels
@@ -18,6 +19,7 @@ from diffattn.lab.report.mixing import mixing
 from diffattn.lab.report.numbers import inside_tables
 from diffattn.lab.report.outliers import outliers
 from diffattn.lab.report.tables import arm_tables, never_reaching, styles
+from diffattn.lab.report.text import render_body
 from diffattn.lab.report.words import claims, count, duration, parted, rate, status_words
 
 if TYPE_CHECKING:
@@ -58,8 +60,15 @@ def render_page(report: Json) -> str:
     style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
     tasks = [_task(name, task) for name, task in report["tasks"].items()]
     across = [(found, across_table(found)) for found in report["across"]]
+    # The text has the same sentences and tables, so its words are those of the page.
     return jinja.get_template("page.html").render(
-        report=report, plan=report["plan"], tasks=tasks, across=across, style=style, status=status_words(report)
+        report=report,
+        plan=report["plan"],
+        tasks=tasks,
+        across=across,
+        style=style,
+        status=status_words(report),
+        words=glossary(render_body(report)),
     )
 
 

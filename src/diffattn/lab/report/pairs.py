@@ -53,7 +53,7 @@ def signal_to_noise(task: Json) -> Figure | None:
     """What is read from the answer against what is read from all other keys, before and after the subtraction."""
     lines, numbers = [], styles(task)
     for name in arms(task):
-        found = [_decibels(task, name, key) for key, _ in STAGES]
+        found = [decibels(task, name, key) for key, _ in STAGES]
         points = [(float(at), value) for at, value in enumerate(found) if value is not None]
         if len(points) > 1:
             lines.append(Line(name, style(numbers[name]), points, name, numbers[name], dots=True))
@@ -152,7 +152,7 @@ def _ratio(stage: str) -> Callable[[Json], float | None]:
     return pick
 
 
-def _decibels(task: Json, arm: str, stage: str) -> float | None:
+def decibels(task: Json, arm: str, stage: str) -> float | None:
     """Mean over layers and seeds of 10 log10 of the ratio of powers."""
     ratios = [ratio for seeds in by_layer(task, arm, _ratio(stage)) for ratio in seeds if ratio > 0]
     return mean(10 * math.log10(ratio) for ratio in ratios)

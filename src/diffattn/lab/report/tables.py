@@ -96,9 +96,7 @@ def _beside(task: Json) -> list[tuple[str, str, str]]:
     planned = task["arms"][task["baseline"]]["ruler"].values()
     ruler = [value for value in planned if value is not None]
     if ruler:
-        words = (
-            f"{task['baseline']} with 1.25 × tokens, {len(ruler)} of {len(planned)} seeds: could a difference be seen?"
-        )
+        words = f"{task['baseline']} with 1.25 × tokens, {len(ruler)} of {len(planned)} seeds"
         found.append(("ruler", words, nats(sum(ruler) / len(ruler))))
     return found
 
