@@ -3,6 +3,7 @@
 import difflib
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 
@@ -10,7 +11,28 @@ def parse(target: Callable[..., Any], argv: list[str], verb: str, **options: Any
     """Parse argv into target's arguments (dotted for nested configs) and call it; mistakes exit with status 2."""
     import tyro
 
-    return tyro.cli(target, args=argv, prog=f"diffattn {verb}", **options)
+    return tyro.cli(target, args=argv, prog=f"diffattn {verb}", registry=_empty_as_none(), **options)
+
+
+def _empty_as_none() -> Any:
+    """The rules of tyro, but that the help tells a default without any words as "none"."""
+    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+    registry, asking = ConstructorRegistry(), False
+
+    @registry.primitive_rule
+    def words(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        nonlocal asking
+        if asking or kind.type_origin is not tuple:
+            return None
+        asking = True
+        own = ConstructorRegistry.get_primitive_spec(kind)
+        asking = False
+        if not isinstance(own, PrimitiveConstructorSpec):
+            return None
+        return replace(own, str_from_instance=lambda value: own.str_from_instance(value) or ["none"])
+
+    return registry
 
 
 def first(argv: list[str], verb: str, what: str, listing: str) -> tuple[str, list[str]]:
