@@ -26,6 +26,7 @@ from diffattn.evals.needle import (
 )
 from diffattn.evals.power import mcnemar_power, told
 from diffattn.evals.reader import ModelReader
+from diffattn.evals.retrieved import heat_table
 from diffattn.hub.convert import save
 from diffattn.model.decoder import Decoder
 from support.models import small_model
@@ -276,6 +277,23 @@ def test_numbers_to_choose_that_no_fact_tells_stand_nowhere(tmp_path: Path) -> N
     assert sum(choice.strip() in prompt for prompt, choice in asked) == 50
 
 
+def test_a_table_has_a_line_for_each_depth_and_a_column_for_each_length() -> None:
+    task = Needle(facts=2, asked=1, samples=3, source="noise", lengths=(300, 400), depths=(0, 100))
+    where = Planted(speaks=lambda prompt: answers(prompt)[0] if "Magic" in prompt[:10] else "", context=512)
+    heat = run(task, where).parts["heat"]
+    lines = [re.split(r"\s{2,}", line) for line in heat_table(heat).split("\n")]
+    assert lines[0] == [
+        "2 told, 1 asked: % (of n)",
+        *(f"{s}, {n} tokens" for s in ("written", "chosen") for n in (300, 400)),
+    ]
+    assert [line[0] for line in lines[1:]] == ["depth 0 %", "depth 100 %", "guess"]
+    assert lines[1][1:3] == ["100 (3)", "100 (3)"]
+    assert lines[3][1:] == ["0", "0", "25", "25"]
+    chosen = {(place["depth"], place["length"]): place["chosen"]["value"] for place in heat}
+    assert lines[2][3:] == [f"{100 * chosen[100, length]:.0f} (3)" for length in (300, 400)]
+    assert max(map(len, heat_table(heat, 60).split("\n"))) <= 60
+
+
 def test_a_table_shows_what_a_guess_reaches() -> None:
     beside = run(Needle(source="noise", samples=1), copier()).parts["beside"]
     assert beside["each asked number written"] == beside["each chosen among the context's"] == 1
@@ -306,7 +324,12 @@ def test_the_command_measures_a_saved_model(tmp_path: Path, capsys: pytest.Captu
     options = ["--needle.facts", "2", "--needle.asked", "1", "--limit", "2", "--out", str(tmp_path / "out")]
     # What is named twice is done once.
     assert main(["eval", str(tmp_path / "model"), "--tasks=needle", *tasks, *options]) == 0
-    assert "needle: share of samples with all asked numbers written" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "needle: share of samples with all asked numbers written" in out
+    assert "2 told, 1 asked: % (of n)  written, 160 tokens" in out
+    for name in tasks:
+        assert str(tmp_path / "out" / f"{name}.html") in out.splitlines()
+        assert "<svg" in (tmp_path / "out" / f"{name}.html").read_text(encoding="utf-8")
     (found,) = json.loads((tmp_path / "out" / "eval.json").read_text())["models"]
     assert list(found["tasks"]) == tasks
     assert found["tasks"]["needle"]["settings"]["cells"] == {"2 told, 1 asked": "2 told, 1 asked"}

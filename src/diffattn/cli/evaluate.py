@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from diffattn.cli.arguments import load_plugins, nearest, parse, take_each, take_words
+from diffattn.cli.pictures import pictures
 
 if TYPE_CHECKING:
     from diffattn.evals.harness import Harness
@@ -58,7 +59,7 @@ def evaluate(argv: list[str]) -> int:
             limit: At most so many items of each task that asks items.
             seed: Which items are drawn.
             batch_size: Windows or items at a time; changes no number.
-            out: Folder for eval.json and answers.
+            out: Folder for eval.json, answers, and a page with heat maps for each task of needles.
         """
         from diffattn.evals.ladder import evaluate_folders
 
@@ -67,7 +68,11 @@ def evaluate(argv: list[str]) -> int:
         measured: list[Measured] = [name for name in MEASURED if name in names]
         tasks = {name: getattr(options, name) for name, _, _ in chosen} | harness
         corpus = {"source": source, "split": split, "tokens": tokens}
-        print(evaluate_folders(models, measured, tasks, corpus, limit, seed, batch_size, out))
+        print(
+            evaluate_folders(models, measured, tasks, corpus, limit, seed, batch_size, out),
+            *pictures(out, tasks),
+            sep="\n",
+        )
         return 0
 
     run.__doc__ = (run.__doc__ or "").replace("{tasks}", ", ".join(TASKS))

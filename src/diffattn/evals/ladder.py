@@ -16,6 +16,7 @@ from diffattn.evals.opening import tokenizer_of
 from diffattn.evals.outliers import outliers
 from diffattn.evals.perplexity import evaluate
 from diffattn.evals.results import write_result
+from diffattn.evals.retrieved import heat_table
 from diffattn.evals.sums import mean_of
 from diffattn.evals.table import WIDEST, as_text, room
 from diffattn.evals.tasks import run_tasks
@@ -64,7 +65,7 @@ def evaluate_folders(
         return json.dumps({"data": found[0]["data"], **_telling(found[0]["loss"])}, indent=1)
     width = room()
     told = (textwrap.fill(line, width, subsequent_indent="  ") for line in _pairs(folders, results))
-    return "\n".join([side_by_side(found, width), *told])
+    return "\n".join([side_by_side(found, width), *told, *_heats(folders, results, width)])
 
 
 def _telling(loss: Json) -> Json:
@@ -78,6 +79,14 @@ def _telling(loss: Json) -> Json:
         if value not in (None, [], {}):
             found[name] = value
     return found
+
+
+def _heats(folders: Sequence[Path], results: Sequence[dict[str, Result]], width: int) -> Iterable[str]:
+    """Where answers were found, of the tasks that know."""
+    for folder, done in zip(folders, results, strict=True):
+        for name, result in done.items():
+            if heat := result.parts.get("heat"):
+                yield f"\n{name}, {folder}\n{heat_table(heat, width)}"
 
 
 def _pairs(folders: Sequence[Path], results: Sequence[dict[str, Result]]) -> Iterable[str]:

@@ -14,7 +14,7 @@ from diffattn.evals.hiding import Cell, Hidden, Place, all_hidden, fitting
 from diffattn.evals.intervals import share
 from diffattn.evals.power import told
 from diffattn.evals.reader import ModelReader, Reader
-from diffattn.evals.retrieved import Outcome, by_place, heat_table, put, summed
+from diffattn.evals.retrieved import Outcome, by_place, put, summed
 from diffattn.model.stretch import stretched
 from diffattn.variants.base import check_whole
 
@@ -64,7 +64,7 @@ class Retrieval:
 
         limit: at most so many samples, spread over cells, lengths and depths. parts: cells: all answers and each,
         written, and chosen among the numbers of the context (log-loss beside accuracy), with what guessing gives; heat:
-        the same by length and depth, and as a table; told: what so many samples can tell; attention: at the answering
+        the same by length and depth; told: what so many samples can tell; attention: at the answering
         positions. A cell that the longest length does not hold is told fewer facts, and what a shorter length does not
         hold is left out: see settings. ValueError: nothing fits, settings out of range, no such source.
         """
@@ -79,7 +79,6 @@ class Retrieval:
         if not hidden:
             raise ValueError(f"{self.name}: no place holds its facts, or their names and numbers stand in the filler")
         outcomes, attention = self._ask(reader, _spread(hidden, limit), progress)
-        heat = by_place(outcomes)
         settings = {
             "context": reader.context,
             "tokens": lengths,
@@ -98,8 +97,7 @@ class Retrieval:
             parts={
                 "beside": _beside(summed(outcomes)),
                 "cells": {str(cell): summed(some) for cell in cells if (some := _of(outcomes, cell))},
-                "heat": heat,
-                "table": heat_table(heat).splitlines(),
+                "heat": by_place(outcomes),
                 "told": {"place": told(samples), "all": told(len(outcomes))},
                 "attention": {"denominators": DENOMINATORS, "at": attention},
             },

@@ -8,9 +8,10 @@ from typing import Any
 
 from diffattn.evals.base import Item, Progress, ask
 from diffattn.evals.facts import GIVEN, Given, given, kind
-from diffattn.evals.hiding import Hidden, Place, room
+from diffattn.evals.hiding import Cell, Hidden, Place, room
 from diffattn.evals.intervals import mean, share
 from diffattn.evals.reader import Reader
+from diffattn.evals.table import WIDEST, as_text
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,20 @@ def _each(answers: Sequence[Sequence[Given]]) -> dict[str, Any]:
     return share([each == "right" for some in answers for each in some], clusters).to_dict()
 
 
-def heat_table(heat: Sequence[dict[str, Any]], score: str = "each") -> str:
-    """Write the heat map as text: a line for each cell and length, a column for each depth, scores in per cent."""
-    depths = sorted({entry["depth"] for entry in heat})
-    rows = {(entry["facts"], entry["asked"], entry["length"]): "" for entry in heat}
-    lines = ["facts  asked  tokens  depth " + "".join(f"{f'{depth} %':>7}" for depth in depths)]
-    cells = {(e["facts"], e["asked"], e["length"], e["depth"]): e[score]["value"] for e in heat}
-    for row in rows:
-        shown = [cells.get((*row, depth)) for depth in depths]
-        scores = "".join(f"{'-' if value is None else f'{100 * value:.0f}':>7}" for value in shown)
-        lines.append(f"{row[0]:>5}  {row[1]:>5}  {row[2]:>6}        {scores}")
-    return "\n".join(lines)
+def heat_table(heat: Sequence[dict[str, Any]], width: int = WIDEST) -> str:
+    """Write the heat map as text: for each cell a line for each depth, a column for each score and length, per cent."""
+    tables: list[str] = []
+    for cell in dict.fromkeys((entry["facts"], entry["asked"]) for entry in heat):
+        here = [entry for entry in heat if (entry["facts"], entry["asked"]) == cell]
+        depths, lengths = (sorted({entry[key] for entry in here}) for key in ("depth", "length"))
+        at = {(entry["depth"], entry["length"]): entry for entry in here}
+        columns = [(score, length) for score in ("each", "chosen") for length in lengths]
+        named = {"each": "written", "chosen": "chosen"}
+        rows = [[f"{Cell(*cell)}: % (of n)", *(f"{named[score]}, {length} tokens" for score, length in columns)]]
+        for depth in depths:
+            found = [at.get((depth, length), {}).get(score) for score, length in columns]
+            rows.append([f"depth {depth} %", *(f"{100 * x['value']:.0f} ({x['n']})" if x else "-" for x in found)])
+        guess = sum(entry["guess"] for entry in here) / len(here)
+        rows.append(["guess", *("0" if score == "each" else f"{100 * guess:.0f}" for score, _ in columns)])
+        tables.append(as_text(rows, width))
+    return "\n\n".join(tables)
