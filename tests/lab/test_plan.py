@@ -256,3 +256,14 @@ def test_a_confirmation_of_too_many_or_unknown_arms_is_refused(tmp_path, arms):
 def test_there_is_nothing_to_confirm_without_a_screen(tmp_path):
     with pytest.raises(ValueError, match="holds no screen"):
         confirmation(tiny_plan(), tmp_path, ["diff_v1"])
+
+
+def test_where_rates_lie_between_others_no_run_repeats_them_at_the_baselines():
+    ends = [tiny_task(name=name, learning_rates=(1e-2, 2e-2)) for name in ("a", "c")]
+    plan = tiny_plan(ends[0], tiny_task(name="b", rates_between=("a", "c")), ends[1])
+    own = {"softmax": 1e-2, "diff_v1": 2e-2}
+    runs = judged_runs(plan, dict.fromkeys(("a", "b", "c"), own))
+    rates = {
+        task: {r.config.train.learning_rate for r in runs if (r.task, r.arm) == (task, "diff_v1")} for task in "abc"
+    }
+    assert rates == {"a": {1e-2, 2e-2}, "b": {2e-2}, "c": {1e-2, 2e-2}}

@@ -127,8 +127,10 @@ def _cells(task: Task, chosen: Mapping[str, float]) -> list[tuple[Arm, Budget, f
         cells.append((baseline, "ruler", rates[baseline.name]))
     if task.quarter:
         cells.extend((arm, "quarter", rates[arm.name]) for arm in task.arms)
-    shared = rates[baseline.name]
-    cells.extend((arm, "full", shared) for arm in task.arms if rates[arm.name] != shared)
+    # Where rates lie between those of two other tasks, those two show what one shared rate would do.
+    if not task.rates_between:
+        shared = rates[baseline.name]
+        cells.extend((arm, "full", shared) for arm in task.arms if rates[arm.name] != shared)
     return cells
 
 
