@@ -12,7 +12,6 @@ import diffattn
 from diffattn.evals.base import Answer, Item, Progress, Result, ask, paired
 from diffattn.evals.intervals import mean, share
 from diffattn.evals.reader import GREEDY, Sampling
-from diffattn.evals.tasks import run_tasks
 from support.readers import Planted
 
 ITEMS = [Item(id=str(i), prompt="x" * (7 - i), choices=("a", "bb")) for i in range(5)]
@@ -41,6 +40,17 @@ def test_a_stopped_task_goes_on_where_it_ended(tmp_path: Path) -> None:
     lines = file.read_text().splitlines()
     # Killed in the middle of a line.
     file.write_text("\n".join(lines[:2]) + "\n" + lines[2][:9])
+    reader = Planted(chance=prefers_long)
+    assert ask(reader, "t", ITEMS, Progress(file)) == whole
+    assert reader.asked == 2 * 3
+    assert len(file.read_text().splitlines()) == 5
+
+
+def test_damaged_lines_are_asked_again_and_the_others_kept(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    whole = ask(Planted(chance=prefers_long), "t", ITEMS, Progress(file))
+    lines = file.read_bytes().splitlines()
+    file.write_bytes(b"\n".join([lines[0], b"\0" * 40, lines[2], b'{"asked": "x", "id": "1"}', b"\xff\xfe", b""]))
     reader = Planted(chance=prefers_long)
     assert ask(reader, "t", ITEMS, Progress(file)) == whole
     assert reader.asked == 2 * 3
@@ -97,12 +107,6 @@ def test_log_loss_is_among_the_choices() -> None:
     assert answer.log_loss(0) == pytest.approx(math.log(4))
     # Far too unlikely to be written as a probability.
     assert Answer("a", "x", (-2000.0, -2000.0)).log_loss(1) == pytest.approx(math.log(2))
-
-
-@pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_is_at_least_1(limit: int) -> None:
-    with pytest.raises(ValueError, match="limit: got"):
-        run_tasks(Path("anywhere"), {}, limit=limit)
 
 
 def test_two_items_of_one_id_are_refused() -> None:

@@ -141,6 +141,35 @@ def test_two_models_stand_in_lines_of_120_columns_and_are_compared_on_the_same_p
     assert " on the same pieces: " in " ".join(printed.split())
 
 
+@pytest.mark.parametrize(("option", "value"), [("limit", "0"), ("limit", "-1"), ("seed", "-1")])
+def test_limits_and_seeds_are_checked_before_anything_is_measured(
+    option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(small_model("softmax", torch.float32, vocab_size=257), tmp_path)
+    assert main(["eval", str(tmp_path), "--tasks", "needle", f"--{option}", value]) == 2
+    assert f"{option}: got {value}" in capsys.readouterr().err
+
+
+def test_what_one_task_cannot_do_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The context of 24 bytes holds no needle; lengths of text it reads."""
+    save(small_model("softmax", torch.float32, vocab_size=257), tmp_path / "tiny")
+    options = ["--limit", "2", "--out", str(tmp_path / "out")]
+    assert main(["eval", str(tmp_path / "tiny"), "--tasks", "needle", "long_context", *options]) == 2
+    printed = capsys.readouterr()
+    assert f"needle, {tmp_path / 'tiny'}: " in printed.err and "long_context" not in printed.err
+    assert "long_context" in printed.out and "needle" not in printed.out
+    tasks = json.loads((tmp_path / "out" / "eval.json").read_text())["models"][0]["tasks"]
+    assert tasks["long_context"]["measure"]["n"] > 0 and "24" in tasks["needle"]["failed"]
+
+
+def test_numbers_on_other_items_are_said_not_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, context in (("short", 192), ("long", 256)):
+        save(small_model("softmax", torch.float32, vocab_size=257, context=context), tmp_path / name)
+    folders = [str(tmp_path / "short"), str(tmp_path / "long")]
+    assert main(["eval", *folders, "--tasks", "needle", "--limit", "2"]) == 0
+    assert "asked other items than" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_call_without_models_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval"]) == 2
     assert "needs a model folder" in capsys.readouterr().err

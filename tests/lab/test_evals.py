@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffattn.data import TextData
-from diffattn.evals.results import complete_results
+from diffattn.evals.results import complete_results, has_result
 from diffattn.hub.convert import save
 from diffattn.lab import forecast
 from diffattn.lab.plan import Plan, Task
@@ -69,13 +69,16 @@ def test_the_forecast_names_the_tasks_and_says_that_their_time_is_not_in_it() ->
 def test_results_are_files_that_the_report_reads_and_are_not_made_twice(tmp_path: Path) -> None:
     run = run_with_model(tmp_path, 256)
     (run / "evals").mkdir()
-    (run / "evals" / "shift.json").write_text("{}")
+    theirs, by_hand = '{"asked": {"limit": 2, "seed": 3}}', '{"task": "needle", "settings": {"limit": 1}}'
+    (run / "evals" / "shift.json").write_text(theirs)
+    (run / "evals" / "needle.json").write_text(by_hand)
     complete_results(run, (*READ, "shift"), limit=2, seed=3)
     for name in READ:
         found = json.loads((run / "evals" / f"{name}.json").read_text(), parse_constant=pytest.fail)
         assert shapes.fault(found, shapes.result(name)) is None
         assert found["task"] == name and found["measure"]["n"] > 0 and "failed" not in found
-    assert (run / "evals" / "shift.json").read_text() == "{}"
+        assert has_result(run, name, limit=2, seed=3) and not has_result(run, name, limit=3, seed=3)
+    assert (run / "evals" / "shift.json").read_text() == theirs
 
 
 def test_what_a_task_cannot_do_stands_in_its_file(tmp_path: Path) -> None:

@@ -68,11 +68,10 @@ def evaluate(argv: list[str]) -> int:
         measured: list[Measured] = [name for name in MEASURED if name in names]
         tasks = {name: getattr(options, name) for name, _, _ in chosen} | harness
         corpus = {"source": source, "split": split, "tokens": tokens}
-        print(
-            evaluate_folders(models, measured, tasks, corpus, limit, seed, batch_size, out),
-            *pictures(out, tasks),
-            sep="\n",
-        )
+        told, failed = evaluate_folders(models, measured, tasks, corpus, limit, seed, batch_size, out)
+        print(*filter(None, [told, *pictures(out, tasks)]), sep="\n")
+        if failed:
+            raise ValueError("\n".join(failed))
         return 0
 
     run.__doc__ = (run.__doc__ or "").replace("{tasks}", ", ".join(TASKS))

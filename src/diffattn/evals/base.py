@@ -173,16 +173,12 @@ class Progress:
         """Answers of earlier calls, each under the digest of what was asked."""
         if self.file is None or not self.file.exists():
             return {}
-        *lines, rest = self.file.read_text(encoding="utf-8").split("\n")
-        if rest:
-            # A line that a killed process left without its end is asked again.
-            self.file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        found: dict[str, Answer] = {}
-        for line in lines:
-            fields = json.loads(line)
-            lists = (tuple(fields.get(name, ())) for name in ("log_probabilities", "greedy"))
-            found[fields["asked"]] = Answer(fields["id"], fields["text"], *lists)
-        return found
+        *lines, rest = self.file.read_text(encoding="utf-8", errors="replace").split("\n")
+        whole = {line: answer for line in lines if (answer := _kept_answer(line))}
+        if rest or len(whole) < len(lines):
+            # What a killed process left without its end, or a full disk without its content, is asked again.
+            self.file.write_text("".join(line + "\n" for line in whole), encoding="utf-8")
+        return dict(whole.values())
 
     def keep(self, new: Mapping[str, Answer]) -> None:
         """Write down answers by the digest of what was asked."""
@@ -192,6 +188,16 @@ class Progress:
         with self.file.open("a", encoding="utf-8") as stream:
             stream.writelines(json.dumps({"asked": asked, **asdict(one)}) + "\n" for asked, one in new.items())
         self.kept.update(new)
+
+
+def _kept_answer(line: str) -> tuple[str, Answer] | None:
+    """Read what was asked and the answer; None: the line is damaged."""
+    try:
+        fields = json.loads(line)
+        lists = (tuple(fields[name]) for name in ("log_probabilities", "greedy"))
+        return fields["asked"], Answer(fields["id"], fields["text"], *lists)
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def ask(

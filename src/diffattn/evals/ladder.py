@@ -21,6 +21,7 @@ from diffattn.evals.sums import mean_of
 from diffattn.evals.table import WIDEST, as_text, room
 from diffattn.evals.tasks import run_tasks
 from diffattn.hub.convert import load
+from diffattn.variants.base import check_whole
 
 Json = dict[str, Any]
 Task = Literal["loss", "maps", "outliers"]
@@ -35,37 +36,50 @@ def evaluate_folders(
     seed: int = 0,
     batch_size: int = 8,
     out: Path | None = None,
-) -> str:
+) -> tuple[str, list[str]]:
     """Measure model folders, keep what was found, and give what to print: JSON for one model's loss, else a table.
 
     measured: what reads held-out data, with corpus = `measure`'s source, split and tokens. tasks: further ones by name.
-    out: folder for eval.json and answers; None: the evals/ of each model's run, where it has one. ValueError, before
-    anything is measured: tasks for a model that reads no text.
+    out: folder for eval.json and answers; None: the evals/ of each model's run, where it has one. Second: what could
+    not be measured of which model, and why; the rest is. ValueError, before anything is measured: tasks for a model
+    that reads no text, a limit below 1, a negative seed.
     """
+    check_whole("limit", 1 if limit is None else limit, 1)
+    check_whole("seed", seed, 0)
     for folder in folders if tasks else ():
         tokenizer_of(folder)
     found: list[Json] = []
     results: list[dict[str, Result]] = []
+    failed: list[str] = []
     for folder in folders:
         run = Path(folder).absolute().parent
         place = out or (run / "evals" if (run / "config.json").is_file() else None)
         part: Json = {"model": str(folder)}
         if measured or not tasks:
             part = measure(folder, measured, **corpus, batch_size=batch_size)
-        done = run_tasks(folder, tasks, place / "answers" if place else None, limit, seed, batch_size) if tasks else {}
-        part["tasks"] = {name: result.to_dict() for name, result in done.items()}
-        if place is not None and out is None:
-            for name, result in part["tasks"].items():
-                write_result(place, name, result)
+        part["tasks"], done = {}, {}
         found.append(part)
         results.append(done)
+        kept = place / "answers" if place else None
+        for name, result in run_tasks(folder, tasks, kept, limit, seed, batch_size) if tasks else ():
+            if isinstance(result, ValueError):
+                failed.append(f"{name}, {folder}: {result}")
+                part["tasks"][name] = {"task": name, "failed": str(result)}
+                continue
+            done[name], part["tasks"][name] = result, result.to_dict()
+            if out is not None:
+                write_result(out, "eval", {"models": found})
+            elif place is not None:
+                write_result(place, name, part["tasks"][name])
     if out is not None:
         write_result(out, "eval", {"models": found})
     if len(found) == 1 and not tasks and list(measured) == ["loss"]:
-        return json.dumps({"data": found[0]["data"], **_telling(found[0]["loss"])}, indent=1)
+        return json.dumps({"data": found[0]["data"], **_telling(found[0]["loss"])}, indent=1), failed
+    if failed and not measured and not any(results):
+        return "", failed
     width = room()
     told = (textwrap.fill(line, width, subsequent_indent="  ") for line in _pairs(folders, results))
-    return "\n".join([side_by_side(found, width), *told, *_heats(folders, results, width)])
+    return "\n".join([side_by_side(found, width), *told, *_heats(folders, results, width)]), failed
 
 
 def _telling(loss: Json) -> Json:
@@ -90,11 +104,18 @@ def _heats(folders: Sequence[Path], results: Sequence[dict[str, Result]], width:
 
 
 def _pairs(folders: Sequence[Path], results: Sequence[dict[str, Result]]) -> Iterable[str]:
-    """Each further model against the first one, where both were asked the same."""
+    """Each further model against the first one, where both were asked the same; where they were not, it is said."""
     for folder, other in zip(folders[1:], results[1:], strict=True):
         for name, result in other.items():
-            first = results[0][name]
-            if pairable(first, result):
+            first = results[0].get(name)
+            if first is None or not (first.outcomes and result.outcomes):
+                continue
+            if not pairable(first, result):
+                yield (
+                    f"{name}, {folder}: asked other items than {folders[0]}, for instance because its context or its "
+                    "tokenizer is another; no difference is given, and their numbers do not compare"
+                )
+            else:
                 difference, p = paired(first, result)
                 chance = "" if p is None else f", McNemar p = {p:.2g}"
                 same = result.paired_by or result.unit
@@ -175,6 +196,8 @@ def _numbers(found: Json) -> dict[str, str]:
             "R² of A2 for A1": _mean(pair["r2"]["mean"] for pair in pairs),
         }
     for name, result in found.get("tasks", {}).items():
+        if "failed" in result:
+            continue
         low, high = (_cell(result["measure"][end]) for end in ("low", "high"))
         cells[f"{name}: {result['metric']}"] = (
             f"{_cell(result['measure']['value'])} ({low} to {high}, n = {result['measure']['n']} {result['unit']})"

@@ -1,5 +1,6 @@
 """Results of tasks as files: written in one way by `eval` and by a comparison, whose runs are put to them once each."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,23 @@ def write_result(folder: Path, name: str, found: dict[str, Any]) -> None:
     write_json(result_file(folder, name), finite(found))
 
 
+def has_result(run: Path, name: str, limit: int, seed: int) -> bool:
+    """Whether a run's evals/ holds what a comparison asks, rather than what somebody asked of its model since."""
+    file = result_file(run / "evals", name)
+    return file.exists() and json.loads(file.read_text(encoding="utf-8")).get("asked") == _asked(limit, seed)
+
+
+def _asked(limit: int, seed: int) -> dict[str, int]:
+    return {"limit": limit, "seed": seed}
+
+
 def complete_results(run: Path, names: Sequence[str], limit: int, seed: int) -> None:
     """Put the model of a finished run to the tasks, with their defaults, whose results its evals/ lacks.
 
     limit: at most so many items of each. seed: which items are drawn. What a task cannot do with this model stands in
     its file under "failed", in words: a comparison goes on.
     """
-    missing = [name for name in names if not result_file(run / "evals", name).exists()]
+    missing = [name for name in names if not has_result(run, name, limit, seed)]
     if not missing:
         return
     from diffattn.evals.base import Progress
@@ -42,4 +53,4 @@ def complete_results(run: Path, names: Sequence[str], limit: int, seed: int) -> 
             found = TASKS[name]().run(reader, limit, seed, Progress(quiet=True)).to_dict()
         except ValueError as error:
             found = {"task": name, "failed": str(error)}
-        write_result(run / "evals", name, found)
+        write_result(run / "evals", name, found | {"asked": _asked(limit, seed)})

@@ -1,6 +1,6 @@
 """The tasks that `diffattn eval --tasks` knows by name, beside loss, maps and outliers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from diffattn.evals.opening import open_reader
 from diffattn.evals.quantise import Quantise
 from diffattn.evals.results import answers_file
 from diffattn.evals.shift import Shift
-from diffattn.variants.base import check_whole
 
 TASKS: dict[str, type[Any]] = {
     "hallucination": Hallucination,
@@ -33,15 +32,16 @@ def run_tasks(
     limit: int | None = None,
     seed: int = 0,
     batch_size: int = 16,
-) -> dict[str, Result]:
-    """Run tasks on a model folder.
+) -> Iterator[tuple[str, Result | ValueError]]:
+    """Run tasks on a model folder; gives each result, or why there is none, as soon as it is there.
 
     kept: folder for answers, so that what was stopped goes on where it ended. limit: at most so many items of each.
-    ValueError: no model folder, a model that reads no text, a limit below 1.
+    ValueError: no model folder, a model that reads no text.
     """
-    check_whole("limit", 1 if limit is None else limit, 1)
     reader = open_reader(folder, batch_size)
-    files = {name: answers_file(kept, name, reader.identity) if kept else None for name in tasks}
-    return {
-        name: task.run(reader, limit, seed, Progress(files[name], title=str(folder))) for name, task in tasks.items()
-    }
+    for name, task in tasks.items():
+        file = answers_file(kept, name, reader.identity) if kept else None
+        try:
+            yield name, task.run(reader, limit, seed, Progress(file, title=str(folder)))
+        except ValueError as error:
+            yield name, error

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from diffattn.evals.results import has_result
 from diffattn.lab import forecast, manifest
 from diffattn.lab.confirm import confirmation
 from diffattn.lab.plan import Plan, resolve, select
@@ -220,8 +221,8 @@ class Comparison:
         status = read_done(folder).get("status")
         if status != "finished" or not run.judged:
             return status is not None
-        names = ["test", *["maps"] * run.maps, *run.evals]
-        return all((folder / "evals" / f"{name}.json").exists() for name in names)
+        judged = all((folder / "evals" / f"{name}.json").exists() for name in ("test", *["maps"] * run.maps))
+        return judged and all(has_result(folder, name, run.evals_limit, run.config.seed) for name in run.evals)
 
     def _write_plan(self, judged: Sequence[Run]) -> None:
         content = manifest.plan_json(

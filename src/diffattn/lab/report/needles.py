@@ -43,7 +43,7 @@ def write_needles(folder: Path) -> list[Path]:
     tasks: dict[str, list[tuple[str, Json]]] = {}
     for name, model in zip(_names([model["model"] for model in models]), models, strict=True):
         for task, result in model["tasks"].items():
-            if result["parts"].get("heat"):
+            if result.get("parts", {}).get("heat"):
                 tasks.setdefault(task, []).append((name, result))
     return [write_whole(folder / f"{task}.html", _page(task, found)) for task, found in tasks.items()]
 
