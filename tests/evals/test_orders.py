@@ -35,9 +35,20 @@ def test_without_effect_the_range_is_that_of_exchanges() -> None:
     assert np.mean([f.range for f in found]) == pytest.approx(expected, rel=0.1)
 
 
-def test_what_is_the_same_in_every_order_has_no_spread() -> None:
-    found = spread(np.repeat([[1.0], [0.0], [1.0]], 5, axis=1))
-    assert (found.range, found.variance, found.deviation.value, found.deviation.high, found.p) == (0, 0, 0, 0, 1)
+@pytest.mark.parametrize("orders", [5, 7, 10])
+def test_what_is_the_same_in_every_order_has_no_spread_not_even_of_rounding(orders: int) -> None:
+    rng = np.random.default_rng(8)
+    for items in (3, 7, 30):
+        for scores in (rng.random(items), rng.integers(0, 2, items)):
+            same = np.repeat(scores[:, None], orders, axis=1)
+            found = spread(same)
+            assert (found.range, found.range_without_effect, found.variance, found.p) == (0, 0, 0, 1)
+            assert (found.deviation.value, found.deviation.low, found.deviation.high) == (0, 0, 0)
+            assert by_group(same, ["a", "b", "c"] * (items // 3) + ["a"] * (items % 3)) == {
+                "variance": 0,
+                "without_effect": 0,
+                "p": 1,
+            }
 
 
 def test_all_items_that_turn_together_are_an_effect() -> None:

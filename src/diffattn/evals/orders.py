@@ -54,8 +54,10 @@ def spread(scores: np.ndarray) -> Spread:
         raise ValueError(f"a spread over orders needs 2 items under 2 orders or more, got scores of shape {x.shape}")
     n, orders = x.shape
     means = x.mean(axis=0)
-    between = n * float(means.var(ddof=1))
-    rest = x - means - x.mean(axis=1, keepdims=True) + x.mean()
+    x = _from_first(x)
+    of_orders = x.mean(axis=0)
+    between = n * float(of_orders.var(ddof=1))
+    rest = x - of_orders - x.mean(axis=1, keepdims=True) + x.mean()
     within = float((rest**2).sum()) / ((n - 1) * (orders - 1))
     variance = (between - within) / n
     high, low = (
@@ -69,7 +71,7 @@ def spread(scores: np.ndarray) -> Spread:
         highest=float(means.max()),
         range=float(means.max() - means.min()),
         range_without_effect=float(ranges.mean()),
-        p=_share_above(exchanged.var(axis=1, ddof=1), float(means.var(ddof=1))),
+        p=_share_above(exchanged.var(axis=1, ddof=1), float(of_orders.var(ddof=1))),
         variance=variance,
         deviation=Measure(float(np.sqrt(max(0.0, variance))), float(low), float(high), n, "F of a random effect"),
     )
@@ -82,7 +84,7 @@ def by_group(scores: np.ndarray, groups: Sequence[Hashable]) -> dict[str, float]
     each item gives on average; p: the share of exchanges that give as much. A model that says the last label for
     everything may be right equally often in each order, but on another class each time.
     """
-    x = np.asarray(scores, dtype=float)
+    x = _from_first(np.asarray(scores, dtype=float))
     names = list(dict.fromkeys(groups))
     member = np.array([[group == name for group in groups] for name in names], dtype=float)
     sizes = member.sum(axis=1)
@@ -95,6 +97,11 @@ def by_group(scores: np.ndarray, groups: Sequence[Hashable]) -> dict[str, float]
         "without_effect": float(exchanged.mean()),
         "p": _share_above(exchanged, found),
     }
+
+
+def _from_first(x: np.ndarray) -> np.ndarray:
+    """Scores [n, K] from each item's first: differences between orders stay, and where there are none, sums are 0."""
+    return x - x[:, :1]
 
 
 @cache
