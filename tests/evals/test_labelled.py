@@ -57,12 +57,17 @@ def test_one_file_is_split_by_the_texts_themselves(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("NUM:count How many ?\nno class", "line 2: expected COARSE:fine text"),
-        ('{"text": "a", "label": "b"}\n{"text": "a"}', 'line 2: expected a JSON object with "text" and "label"'),
+        (
+            '{"text": "a", "label": "b"}\n{"text": "a"}',
+            'line 2: expected a JSON object with "text", a string, and "label"',
+        ),
         ("a,b\nalone\n", "row 2: expected a text and its label"),
         ('a,b\r\n"b c", \r\n', "row 2: expected a text and its label"),
         ("a," + "b" * 200_000, "is no CSV"),
         ('{"text": "a", "label": null}', "line 1: expected a JSON object"),
         ('{"text": "a", "label": "\\n"}', "line 1: expected a JSON object"),
+        ('{"text": "a", "label": "b"}\n{"text": "a", "label": ["b"]}', "file, line 2: expected a JSON object"),
+        ('{"text": ["a"], "label": "b"}', "file, line 1: expected a JSON object"),
         ('[{"text": "a", "label": "b"}, {"text": "c", "label": "d"}]', "line 1: expected a JSON object"),
     ],
 )

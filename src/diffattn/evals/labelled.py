@@ -195,7 +195,8 @@ def _json_line(line: str, where: str) -> Example:
         row: dict[str, Any] = json.loads(line)
         return _example(row["text"], row["label"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f'{where}: expected a JSON object with "text" and "label", got {line[:60]!r}') from error
+        expected = 'a JSON object with "text", a string, and "label", a string or a number'
+        raise ValueError(f"{where}: expected {expected}, got {line[:60]!r}") from error
 
 
 def _csv(text: str, file: Path) -> Iterator[Example]:
@@ -212,8 +213,8 @@ def _csv(text: str, file: Path) -> Iterator[Example]:
 
 
 def _example(text: Any, label: Any) -> Example:
-    """On one line each; ValueError: without a label, or half of a character."""
-    if text is None or label is None or not str(label).strip("_ \t\r\n"):
+    """On one line each, the label a string or a number. ValueError: no text, or no label."""
+    if not isinstance(text, str) or not isinstance(label, str | int | float) or not str(label).strip("_ \t\r\n"):
         raise ValueError("a text and its label are needed")
     # JSON and Python can write halves of characters, which no tokenizer reads.
     text, label = (str(part).encode(errors="replace").decode() for part in (text, label))
