@@ -3,9 +3,6 @@
 import json
 import math
 import random
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,50 +11,14 @@ import torch
 
 from diffattn.cli import main
 from diffattn.data.tokenizer import Bytes
-from diffattn.evals.base import Progress, Result
-from diffattn.evals.grounding import judge, paraphrases, statements, told
+from diffattn.evals.grounding import judge, statements, told
 from diffattn.evals.hallucination import Hallucination
 from diffattn.evals.reader import ModelReader
-from diffattn.evals.records import prepare
 from diffattn.evals.summaries import summed
 from diffattn.hub.convert import save
+from support.hallucinating import PLAIN, asked, copies, misreads, run, shares
 from support.models import small_model
 from support.readers import Planted
-
-CONTEXT = "Balodan's colour is red. Balodan's age is 42. Korimar's room is 142. Korimar's colour is blue."
-PLAIN = Hallucination(records=8, what=())
-
-
-def run(reader: Any, task: Hallucination = PLAIN, limit: int | None = None, seed: int = 0) -> Result:
-    return task.run(reader, limit, seed, Progress(quiet=True))
-
-
-def asked(prompt: str) -> tuple[str, str]:
-    """Of whom, and which field, a prompt asks at its end."""
-    whose, field = prompt.rsplit("Q: ", 1)[1].removesuffix("?\nA:").casefold().split("'s ")
-    return whose, field
-
-
-def copies(prompt: str) -> str:
-    """Look it up, or say unknown; or tell all of the one that is to be summed up."""
-    facts = told(prompt)
-    if (question := prompt.rsplit("Q: ", 1)[1]).startswith("Facts of "):
-        name = question.removeprefix("Facts of ").removesuffix("?\nA:")
-        found = [f"{name}'s {field} is {value}." for (whose, field), value in facts.items() if whose == name.casefold()]
-        return " " + " ".join(found) + "\nmore"
-    return f" {facts.get(asked(prompt), 'unknown')}\nQ: more?"
-
-
-def misreads(prompt: str) -> str:
-    """Give a value of something else."""
-    facts = told(prompt)
-    right = facts.get(asked(prompt))
-    return next(f" {value}." for (whose, _), value in facts.items() if value != right and whose != "ann")
-
-
-def shares(result: Result, part: str) -> dict[str, float]:
-    found = result.parts[part]
-    return {kind: found[kind]["value"] for kind in ("grounded", "misread", "absent", "abstained", "none")}
 
 
 @pytest.mark.parametrize(
@@ -82,41 +43,6 @@ def test_planted_models_are_told_apart(speaks: Any, kind: str, otherwise: str, c
     assert result.clusters.keys() == result.outcomes.keys() and len(set(result.clusters.values())) == 8
 
 
-@pytest.mark.parametrize(
-    ("text", "question", "answers", "kind"),
-    [
-        ("  RED \t", "Balodan's colour?", ("red",), "grounded"),
-        (" Balodan’s colour is red.", "Balodan's colour?", ("red",), "grounded"),
-        (" Answer: red, unknown otherwise", "Balodan's colour?", ("red",), "grounded"),
-        (" blue or red", "Balodan's colour?", ("red",), "misread"),
-        (" blue. Korimar's room", "Balodan's colour?", ("red",), "misread"),
-        (" reddish", "Balodan's colour?", ("red",), "absent"),
-        (" 142", "Balodan's age?", ("42",), "misread"),
-        (" 42.5", "Balodan's age?", ("42",), "absent"),
-        (" -42", "Balodan's age?", ("42",), "absent"),
-        (" 420", "Balodan's age?", ("42",), "absent"),
-        (" Forty-two years", "Balodan's age?", ("42",), "grounded"),
-        (" unknown, perhaps red", "Balodan's colour?", ("red",), "abstained"),
-        (" The text does not say.", "Balodan's pet?", (), "abstained"),
-        (" I'm not sure", "Balodan's pet?", (), "abstained"),
-        (" red", "Balodan's pet?", (), "misread"),
-        (" Balodan's colour is", "Balodan's colour?", ("red",), "none"),
-        (" ...", "Balodan's colour?", ("red",), "none"),
-    ],
-)
-def test_formatting_is_judged_as_documented(text: str, question: str, answers: tuple[str, ...], kind: str) -> None:
-    assert judge(text, CONTEXT, question, answers) == kind
-
-
-def test_what_is_told_of_nobody_is_not_in_the_record() -> None:
-    prepared = prepare(Planted(), "records", 20, 6, 2, 32, 0)
-    for one in prepared.asked():
-        fact = told(one.context).get(asked(one.prompt))
-        assert one.question.answers == (() if fact is None else (fact,))
-        assert len(told(one.context)) == 18
-        assert len(set(one.question.options)) == 8
-
-
 def test_summaries_are_judged_statement_by_statement() -> None:
     task = Hallucination(records=6, what=("summaries",), statements=3)
     found = run(Planted(speaks=copies), task).parts["summaries"]
@@ -130,35 +56,6 @@ def test_summaries_are_judged_statement_by_statement() -> None:
     uneven = summed([["grounded", "absent"], ["misread"], []])
     assert uneven["wrong"]["value"] == pytest.approx(2 / 3)
     assert [(place["value"], place["n"]) for place in uneven["by_place"]] == [(0.5, 2), (1.0, 1)]
-
-
-def test_a_file_of_questions_is_asked_with_paragraphs_of_others(tmp_path: Path) -> None:
-    rows = [
-        {
-            "context": f"The mayor of Town{i} is Mr Smith{i}.",
-            "question": f"Who is mayor of Town{i}?",
-            "answers": answers,
-        }
-        for i, answers in enumerate([["Smith0", "Mr Smith0"], ["Mr Smith1"], []])
-    ]
-    file = tmp_path / "questions.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    seen: list[str] = []
-    reader = Planted(speaks=lambda prompt: seen.append(prompt) or " Mr Smith1")
-    result = run(reader, Hallucination(data=str(file), distractors=2, what=()))
-    assert all(f"Smith{i}" in prompt for prompt in seen for i in range(3))
-    # Right of the second town; of the others it stands in a distractor.
-    assert shares(result, "answerable") == {"grounded": 0.5, "misread": 0.5, "absent": 0, "abstained": 0, "none": 0}
-    assert shares(result, "unanswerable")["misread"] == 1
-    assert (result.parts["chosen"], result.parts["summaries"]) == (None, None)
-    alone = run(Planted(speaks=lambda _: " Mr Smith1"), Hallucination(data=str(file), distractors=0, what=()))
-    assert shares(alone, "answerable")["absent"] == 0.5
-    for line in ('{"context": "a", "question": "b", "answers": "c"}', '{"context": "a"}', '["a"]', "{"):
-        file.write_text(line)
-        with pytest.raises(ValueError, match="line 1: expected"):
-            run(Planted(), Hallucination(data=str(file)))
-    with pytest.raises(ValueError, match="no questions at"):
-        run(Planted(), Hallucination(data=str(tmp_path / "none.jsonl")))
 
 
 def test_confidence_that_knows_is_told_from_one_that_does_not() -> None:
@@ -183,16 +80,6 @@ def test_confidence_that_knows_is_told_from_one_that_does_not() -> None:
     for name in ("minimum probability", "mean probability", "answer probability"):
         area = blind["signals"][name]["auroc"]
         assert area["low"] < 0.5 < area["high"]
-
-
-def test_ways_to_say_the_same_are_lines_that_exclude_each_other() -> None:
-    assert set(paraphrases("red", "Balodan's colour?")) == {
-        *(" red\n", " red.\n", " Red\n", " Red.\n", " Balodan's colour is red.\n")
-    }
-    numbers = paraphrases("42", "How old is Balodan?")
-    assert {" 42\n", " forty-two.\n", " Forty-two\n"} < set(numbers)
-    assert len(numbers) == len(set(numbers)) == 8
-    assert all(judge(line, CONTEXT, "Balodan's age?", ("42",)) == "grounded" for line in numbers)
 
 
 def test_choices_are_judged_with_their_log_loss() -> None:
@@ -226,54 +113,6 @@ def test_the_interval_covers_errors_that_cluster_in_records() -> None:
         covered += measure.low <= 0.4 <= measure.high
     # At 95 %, fewer than 34 of 40 have a chance of 0.3 %.
     assert covered >= 34
-
-
-class Endpoint(BaseHTTPRequestHandler):
-    """A judge that reads: whatever has a walrus is wrong, what it is not asked properly it does not say."""
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        assert self.path == "/v1/chat/completions" and self.headers["Authorization"] == "Bearer secret"
-        question = body["messages"][0]["content"]
-        reply = "Hm." if body["model"] != "wise" else "**Wrong**" if "Answer: A walrus" in question else "Grounded."
-        content = json.dumps({"choices": [{"message": {"content": reply}}]}).encode()
-        self.send_response(200 if body["model"] != "broken" else 500)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("DIFFATTN_JUDGE_KEY", "secret")
-    server = HTTPServer(("127.0.0.1", 0), Endpoint)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_a_judge_gives_a_second_opinion(endpoint: str) -> None:
-    def half(prompt: str) -> str:
-        return " A walrus" if asked(prompt)[1] < "drink" else copies(prompt)
-
-    result = run(Planted(speaks=half), Hallucination(records=4, what=(), judge=endpoint, judge_model="wise"))
-    found = result.parts["judge"]
-    assert (found["model"], found["unreadable"], found["url"]) == ("wise", 0, endpoint + "/chat/completions")
-    assert found["wrong"]["value"] == result.measure.value > 0
-    # It takes every "unknown" for grounded, which the rule does not.
-    rule = result.parts["unanswerable"]["abstained"]["value"] * result.parts["unanswerable"]["questions"]
-    assert found["agreement"]["value"] == pytest.approx(1 - rule / 16)
-    silent = run(Planted(speaks=half), Hallucination(records=4, what=(), judge=endpoint, judge_model="other"))
-    assert (silent.parts["judge"]["unreadable"], silent.parts["judge"]["wrong"]) == (16, None)
-    with pytest.raises(ValueError, match="did not answer"):
-        run(Planted(), Hallucination(records=1, what=(), judge=endpoint, judge_model="broken"))
-    with pytest.raises(ValueError, match="judge-model"):
-        run(Planted(), Hallucination(records=1, what=(), judge=endpoint))
 
 
 def test_batch_size_changes_nothing() -> None:

@@ -28,42 +28,44 @@ DIGITS: dict[str, str] = {word: number for number, word in SPELT.items()}
 WORD = r"(?:(?<!\w)-(?=\d))?\w+(?:[-'./,:]\w+)*"
 """With what is joined inside it, so that 42 is in none of 142, 42.5, -42 and forty-two-year-old."""
 CLAUSE = re.compile(r"[.,;:!?()\"]+(?=\s|$)|\s[-–—]+\s|\n")
+GUESS = re.compile(r"\b(?:perhaps|maybe|possibly|probably|presumably|likely|guess)\b", re.IGNORECASE)
+"""After an abstention, what follows such a word is the answer."""
 FRAME = frozenset(
     re.findall(
         r"\S+",
         "a an the this that these those there here it it's its he she they his her their i i'm we you is are was were "
         "be been am has have had of in on at to for from by with and or as so well sorry think believe which who "
-        "answer answers answered according text context passage information says said",
+        "answer answers answered according text context passage information says said "
+        "perhaps maybe possibly probably presumably likely guess",
     )
 )
 """Words that may stand around an answer."""
-ABSTENTIONS = (
-    "unknown",
-    "unclear",
-    "unsure",
-    "unanswerable",
-    "n/a",
-    "not known",
-    "not sure",
-    "not stated",
-    "not mentioned",
-    "not given",
-    "not specified",
-    "not said",
-    "not in the text",
-    "do not know",
-    "don't know",
-    "does not say",
-    "doesn't say",
-    "cannot say",
-    "can't say",
-    "cannot tell",
-    "can't tell",
-    "cannot be",
-    "no answer",
-    "no information",
+SOURCE = frozenset(
+    re.findall(
+        r"\w+", "about any author article details document given mentions paragraph provided record states story"
+    )
 )
-"""Ways to say that something is not known."""
+"""Words that may stand around an abstention as well, as in "the article does not say"."""
+
+NOT = r"(?:(?:(?:do|does|did|can|could) )?not|never|cannot|\w+n't) (?:(?:\w+ly|yet|even|be|been|being) )*"
+TOLD = (
+    r"(?:sa(?:y|ys|id)|stat(?:e|es|ed)|mention(?:s|ed)?|give(?:s|n)?|provide[sd]?|specif(?:y|ies|ied)|tell|told|"
+    r"describe[sd]?|indicate[sd]?|disclosed?|discuss(?:ed)?|list(?:ed)?|include[sd]?|contain(?:s|ed)?|appear|"
+    r"know|known|clear|sure|certain|found|find|available|answer(?:ed|able)?|possible to|able to|"
+    r"determined?|inferr?(?:ed)?|identif(?:y|ied)|established|deduced?|concluded?)"
+)
+TEXT = r"(?:text|context|passage|paragraph|document|article|record|story)"
+NEWS = r"(?:mention|information|info|context|idea|answer|clue|data|details?|reference|indication)"
+ABSTENTION = re.compile(
+    rf"(?:{NOT}{TOLD}|{NOT}(?:in|from|part of) (?:the |this |that )?(?:\w+ )?{TEXT}"
+    rf"|{NOT}(?:have )?(?:enough|sufficient|any) {NEWS}|no (?:such |clear |direct |specific |further )?{NEWS}"
+    rf"|insufficient {NEWS}|nothing (?:is |was )?(?:about|on|said|stated|mentioned)|(?:nobody|no-one|no 1) knows"
+    r"|(?:unable|impossible|no way) to \w+|n/a|idk"
+    r"|un(?:known|clear|sure|certain|specified|stated|mentioned|available|determined|disclosed|answerable))(?!\S)"
+)
+"""Ways to say that something is not known, in words as `words` gives them."""
+ALONE = (["none"], ["nothing"])
+"""These say so where they are all that is said first."""
 
 STATEMENT = re.compile(rf"(\w+)['’]s (\w+) is (?:an? |the )?({WORD})", re.IGNORECASE)
 Statement = tuple[str, str, str]
@@ -74,9 +76,6 @@ def words(text: str) -> list[str]:
     """Split into words without regard to case, spaces and punctuation; "'s" is dropped, numbers in words are digits."""
     found = [str(word).removesuffix("'s") for word in re.findall(WORD, text.casefold().replace("’", "'"))]
     return [DIGITS.get(word, word) for word in found]
-
-
-PHRASES = tuple(map(words, ABSTENTIONS))
 
 
 def said(text: str, question: str) -> list[str]:
@@ -92,27 +91,54 @@ def said(text: str, question: str) -> list[str]:
     return []
 
 
+def claim(text: str, question: str) -> str:
+    """Give what a text claims: all of it, or what stands behind the first guess where it abstains before."""
+    before, *guessed = GUESS.split(text, 1)
+    guesses = guessed and said(guessed[0], question) and _abstains(before, question, [])
+    return claim(guessed[0], question) if guesses else text
+
+
 def judge(text: str, context: str, question: str, answers: Sequence[str]) -> Kind:
     """Say what an answer is; answers: all that are accepted, none where the context does not hold it.
 
-    An accepted answer or a way to abstain counts where nothing but words of the frame and of the question stands before
-    it, whole words only; whatever follows does not count. Else the first run of other words (`said`) is looked for in
-    the context, word by word in the same order.
+    An accepted answer or an abstention counts where nothing but words of the frame and of the question stands before
+    it, whole words only; whatever follows does not count, but a guess after an abstention. Else the first run of other
+    words (`said`) is looked for in the context, word by word in the same order.
     """
-    given, skip = words(text), FRAME.union(words(question))
-    first = next((i for i, word in enumerate(given) if word not in skip), len(given))
-
-    def begins(phrase: list[str]) -> bool:
-        return any(given[i : i + len(phrase)] == phrase for i in range(first + 1))
-
-    if any(begins(words(answer)) for answer in answers):
-        return "grounded"
-    if any(map(begins, PHRASES)):
+    text = claim(text, question)
+    given, there = words(text), words(context)
+    first = _first(given, FRAME.union(words(question)))
+    for answer in map(words, answers):
+        if any(given[i : i + len(answer)] == answer for i in range(first + 1)):
+            return "grounded"
+    if _abstains(text, question, there):
         return "abstained"
     if not (run := said(text, question)):
         return "none"
-    there = words(context)
-    return "misread" if any(there[i : i + len(run)] == run for i in range(len(there))) else "absent"
+    return "misread" if _holds(there, run) else "absent"
+
+
+def _abstains(text: str, question: str, there: list[str]) -> bool:
+    """Whether a text begins with an abstention; a longer run that stands in the context is none: "unknown soldier"."""
+    given, run, skip = words(text), said(text, question), FRAME.union(words(question))
+    if run in ALONE:
+        return True
+    first = _first(given, skip)
+    for begin in range(_first(given, skip | SOURCE) + 1):
+        if found := ABSTENTION.match(" ".join(given[begin:])):
+            end = begin + len(found[0].split())
+            # What repeats a question that asks for something unknown is no abstention.
+            repeats = end <= first < len(given)
+            return not repeats and not (end < first + len(run) and _holds(there, run))
+    return False
+
+
+def _first(given: list[str], skip: frozenset[str]) -> int:
+    return next((i for i, word in enumerate(given) if word not in skip), len(given))
+
+
+def _holds(there: list[str], run: list[str]) -> bool:
+    return any(there[i : i + len(run)] == run for i in range(len(there)))
 
 
 def statements(text: str) -> list[Statement]:
@@ -127,11 +153,11 @@ def told(text: str) -> dict[tuple[str, str], str]:
 
 
 def judge_statement(statement: Statement, facts: Mapping[tuple[str, str], str]) -> Kind:
-    """Say what a statement is, given all facts of its context; "is not" whatever counts as abstained."""
+    """Say what a statement is, given all facts of its context; "is not" and "is none" whatever count as abstained."""
     whose, field, value = statement
     if facts.get((whose, field)) == value:
         return "grounded"
-    if value in ("unknown", "unclear", "not"):
+    if value in ("not", "never", "none") or ABSTENTION.fullmatch(value):
         return "abstained"
     return "misread" if value in facts.values() else "absent"
 

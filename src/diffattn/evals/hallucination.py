@@ -10,7 +10,7 @@ import numpy as np
 from diffattn.evals.base import Item, Progress, Result, ask
 from diffattn.evals.confidence import PROBABILITIES, judged, signals
 from diffattn.evals.diversity import compared
-from diffattn.evals.grounding import KINDS, WRONG, Kind, paraphrases, said
+from diffattn.evals.grounding import KINDS, WRONG, Kind, claim, paraphrases, said
 from diffattn.evals.intervals import mean, share
 from diffattn.evals.judge import Judge, second_opinion
 from diffattn.evals.reader import GREEDY, ModelReader, Reader, Sampling
@@ -168,7 +168,8 @@ def _confidence(
     if not some:
         return None
     questions = [asked[i].question.text for i in some]
-    claims = [" ".join(said(texts[i], question)) or texts[i] for i, question in zip(some, questions, strict=True)]
+    told = [claim(texts[i], question) for i, question in zip(some, questions, strict=True)]
+    claims = [" ".join(said(text, question)) or text for text, question in zip(told, questions, strict=True)]
     ways = [paraphrases(*pair) for pair in zip(claims, questions, strict=True)]
     right, records = np.array([kinds[i] == "grounded" for i in some]), [asked[i].record for i in some]
     found = signals(reader, [asked[i].prompt for i in some], [texts[i] for i in some], ways, right, records)
