@@ -14,6 +14,7 @@ from diffattn.cli import main
 from diffattn.data.tokenizer import Bytes
 from diffattn.evals.base import paired
 from diffattn.evals.facts import Sample, cities, given, lookalikes
+from diffattn.evals.grounding import judge
 from diffattn.evals.intervals import mcnemar
 from diffattn.evals.needle import (
     NEEDLES,
@@ -61,7 +62,7 @@ def test_who_reads_by_the_rules_finds_everything(kind: Any) -> None:
 @pytest.mark.parametrize("kind", NEEDLES)
 def test_who_ignores_the_context_scores_a_guess(kind: Any) -> None:
     # 140 pairs do not fit; 8 lots of 5 depths are a multiple of the options (4 or 20).
-    options = {"pairs": (20,)} if kind is NeedlePairs else {}
+    options: dict[str, Any] = {"pairs": (20,)} if kind is NeedlePairs else {}
     result = run(kind(samples=8, source="noise", lengths=(1.0,), **options), Planted(speaks=lambda _: "0000 and 0001"))
     (cell,) = result.parts["cells"].values()
     assert result.measure.value == cell["written"]["each"]["value"] == cell["written"]["guess"] == 0
@@ -93,18 +94,35 @@ SAMPLE = Sample((), "", ("1234", "5678"), ("1234", "5678", "9999"), (), frozense
         ("1234 and 5678", ["right", "right"]),
         ("  1234   5678  ", ["right", "right"]),
         ("THE NUMBERS: 1234, 5678. And 1.", ["right", "right"]),
-        ("x1234y and (5678)", ["right", "right"]),
+        ("**1234** and (5678).", ["right", "right"]),
+        ('"1234", "5678"', ["right", "right"]),
+        ("A: 1234; B = 5678!", ["right", "right"]),
+        # A digit that is joined to more says something else.
+        ("x1234y and 5678th", ["absent", "absent"]),
+        ("-1234 and 5678.5", ["absent", "absent"]),
+        ("1234/2 and 1.5678", ["absent", "absent"]),
+        ("1234,5678", ["absent", "none"]),
+        ("1 2 3 4", ["absent", "absent"]),
         ("5678 and 1234", ["other", "other"]),
         ("12345 and 05678", ["absent", "absent"]),
-        ("1,234 and 5678", ["absent", "absent"]),
+        ("1,234 and 5678", ["absent", "right"]),
         ("4321 and 9999", ["tempting", "other"]),
         ("1234", ["right", "none"]),
         ("", ["none", "none"]),
         ("١٢٣٤ and 1234", ["right", "none"]),
     ],
 )
-def test_written_answers_are_judged_by_their_runs_of_digits(text: str, judged: list[str]) -> None:
+def test_written_answers_are_whole_numbers_as_they_stand_in_the_text(text: str, judged: list[str]) -> None:
     assert given(text, SAMPLE) == judged
+
+
+@pytest.mark.parametrize(
+    "text", ["8647", " 8647.", "(8647)", "8647, so", "8647.5", "-8647", "8647/2", "8,647", "8 647", "18647", "x8647"]
+)
+def test_needles_and_answers_in_context_agree_on_what_is_a_number(text: str) -> None:
+    (needle,) = given(text, Sample((), "", ("8647",), ("8647",), ()))
+    assert (needle == "right") == (judge(text, "The age is 8647.", "The age?", ["8647"]) == "grounded")
+    assert needle == ("right" if re.fullmatch(r" ?\(?8647(\)|\.|, so)?", text) else "absent")
 
 
 def test_names_and_numbers_are_distinct_equally_long_and_in_no_filler(tmp_path: Path) -> None:
@@ -236,7 +254,9 @@ def test_beyond_the_context_a_model_is_stretched_and_a_planted_reader_is_not() -
         (Needle(lengths=(40,)), "one fact, its question and the answer need 65 tokens, and 40 are there"),
         (Needle(facts=1), "facts: got 1, needs a whole number of at least 2"),
         (Needle(depths=(0, 101)), "depths are per cent"),
-        (Needle(lengths=()), "lengths are above 0"),
+        (Needle(lengths=()), "lengths are finite and above 0"),
+        (Needle(lengths=(0.5, math.inf)), r"lengths are finite and above 0.*got \[0\.5, inf\]"),
+        (Needle(lengths=(math.nan,)), "lengths are finite and above 0"),
         (Needle(facts=60, lengths=(4000,)), "60 cities are needed, and there are 42"),
         (Needle(facts=20, digits=1, lengths=(4000,)), "9 numbers of 1 digits"),
         (NeedleAlike(lookalikes=5), "4 lookalikes"),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from diffattn.evals.grounding import WORD
+
 BEGINNINGS = re.findall(
     r"\w+",
     "Alm Bal Bor Cal Cor Dal Dor Elm Fal Fen Gal Gor Hal Hel Ist Jor Kal Kem Lan Lor Mar Mel Nar Nol Olm Ost Pal Per "
@@ -70,14 +72,14 @@ def _lines(words: Sequence[str]) -> str:
 def given(text: str, sample: Sample) -> list[Given]:
     """Judge a written text: what it gives for each of the asked numbers.
 
-    Its first unbroken runs of the digits 0 to 9 are the answers, in the order of the question; nothing else in it
-    counts, neither spaces nor words in upper or lower case, nor what follows the last one asked for. A run is compared
-    whole, so that a number with a digit too many or too few is wrong, as is one that a comma cuts in two. In another
-    order they are wrong too.
+    The first words with a digit 0 to 9 are the answers, in the order of the question; other words do not count, nor
+    does what follows the last one asked for. A word is `grounding.WORD`, with all that is joined to it, and is compared
+    whole: -8647, 8647.5, 8647/2, 8,647 and x8647 state something else than 8647, a full stop or a comma behind it is
+    none of it, and a space cuts a number in two. In another order they are wrong too.
     """
-    runs: list[str | None] = [*re.findall("[0-9]+", text)]
-    runs += [None] * len(sample.answers)
-    return [kind(run, answer, sample) for run, answer in zip(runs, sample.answers, strict=False)]
+    told: list[str | None] = [word for word in re.findall(WORD, text) if re.search("[0-9]", word)]
+    told += [None] * len(sample.answers)
+    return [kind(number, answer, sample) for number, answer in zip(told, sample.answers, strict=False)]
 
 
 def kind(number: str | None, answer: str, sample: Sample) -> Given:

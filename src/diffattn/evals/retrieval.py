@@ -1,5 +1,6 @@
 """What all needle tasks have in common: facts are hidden, asked for, and what was found is summed up."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -111,8 +112,8 @@ class Retrieval:
         check_whole("attention", self.attention, 0)
         if not self.depths or not all(0 <= depth <= 100 for depth in self.depths):
             raise ValueError(f"depths are per cent, 0 to 100, and at least one is needed; got {list(self.depths)}")
-        if not self.lengths or min(self.lengths) <= 0:
-            raise ValueError(f"lengths are above 0, and at least one is needed; got {list(self.lengths)}")
+        if not self.lengths or not all(0 < length < math.inf for length in self.lengths):
+            raise ValueError(f"lengths are finite and above 0, and at least one is needed; got {list(self.lengths)}")
 
     def _ask(
         self, reader: Reader, hidden: Sequence[Hidden], progress: Progress
