@@ -34,7 +34,7 @@ class Hallucination:
     facts: int = 6
     """Of each generated record, 3 to 15; fewer where the context does not hold them."""
     distractors: int = 1
-    """Other records' paragraphs in each context, as far as they fit."""
+    """Other records' paragraphs in each context, as far as they fit and none answers its questions."""
     characters: int = 32
     """Every answer is cut at so many, at least 16."""
     statements: int = 3
@@ -94,6 +94,7 @@ class Hallucination:
             "facts": prepared.facts,
             "lead": prepared.lead,
             "left_out": prepared.left_out,
+            "contexts_with_fewer_distractors": prepared.short,
             "statements": some.statements if some else 0,
             "limit": limit,
             "seed": seed,

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,8 @@ ANSWERABLE, UNANSWERABLE = 3, 1
 MOST_FACTS = 2 * len(FIELDS) - UNANSWERABLE
 """Of two people, so that something is left that is not told."""
 UNKNOWN = "unknown"
+LINE = '{"context": text, "question": text, "answers": [text, ...]}'
+"""Of a file of questions."""
 
 SHOWN = "Ann's age is 8."
 QUESTION_LEAD = "Answer from the text, or say unknown.\n\n"
@@ -64,6 +66,28 @@ class Record:
     questions: tuple[Question, ...]
     names: tuple[str, ...]
     """Two records that share one never stand in one context."""
+    named: bool = True
+    """Each question names whom it asks about, so that no other record answers it."""
+
+    @cached_property
+    def asks(self) -> frozenset[str]:
+        """Its questions, word by word."""
+        return frozenset(" ".join(words(question.text)) for question in self.questions)
+
+    @cached_property
+    def _told(self) -> str:
+        return f" {' '.join(words(self.paragraph))} "
+
+    @cached_property
+    def _accepted(self) -> list[str]:
+        return [f" {' '.join(words(answer))} " for question in self.questions for answer in question.answers]
+
+    def admits(self, other: "Record") -> bool:
+        """Whether another's paragraph may stand in its context: it can be no answer to what is asked about this one.
+
+        It was not asked the same, and holds no accepted answer.
+        """
+        return self.asks.isdisjoint(other.asks) and (self.named or all(a not in other._told for a in self._accepted))
 
 
 @dataclass(frozen=True)
@@ -101,6 +125,8 @@ class Prepared(NamedTuple):
     """Of each generated record."""
     left_out: int
     """Records of a file that do not fit."""
+    short: int
+    """Contexts with fewer distractors than were asked for."""
 
     def asked(self) -> list[Asked]:
         """Give all questions, record by record."""
@@ -154,33 +180,48 @@ def from_file(path: str, count: int, seed: int) -> list[Record]:
     """Draw so many contexts of a JSONL file, with all questions about each.
 
     A line is {"context": text, "question": text, "answers": [text, ...]}; without answers the context does not hold it.
-    ValueError: no such file, or other lines.
+    A line that stands there twice counts once. ValueError: no such file, none or other lines, or a question asked twice
+    of a context with other answers.
     """
     if not Path(path).is_file():
         raise ValueError(f'no questions at {path!r}; expected "{GENERATED}" or a JSONL file')
-    found: dict[str, dict[str, Question]] = {}
-    for context, question in _lines(Path(path)):
-        found.setdefault(context, {})[question.text] = question
-    records = [Record(context, tuple(some.values()), (context,)) for context, some in found.items()]
+    found: dict[str, dict[str, tuple[int, Question]]] = {}
+    for number, context, question in _lines(Path(path)):
+        first, same = found.setdefault(context, {}).setdefault(question.text, (number, question))
+        if {*same.answers} != {*question.answers}:
+            raise ValueError(
+                f"{path}, line {number}: asks what line {first} asks of the same context, {question.text[:60]!r}, with "
+                "other answers; expected one line with all that are accepted"
+            )
+    if not found:
+        raise ValueError(f"{path} holds no question; expected a line for each, {LINE}")
+    records = [
+        Record(context, tuple(question for _, question in some.values()), (context,), named=False)
+        for context, some in found.items()
+    ]
     random.Random(str(seed)).shuffle(records)
     return records[:count]
 
 
-def _lines(file: Path) -> Iterator[tuple[str, Question]]:
-    for number, line in enumerate(file.read_text(encoding="utf-8-sig").split("\n"), 1):
+def _lines(file: Path) -> Iterator[tuple[int, str, Question]]:
+    for number, raw in enumerate(file.read_bytes().split(b"\n"), 1):
+        try:
+            line = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file}, line {number}: expected UTF-8, got {raw[error.start : error.end]!r}") from error
         if not line.strip():
             continue
         try:
             row: dict[str, Any] = json.loads(line)
             context, question, answers = (row[name] for name in ("context", "question", "answers"))
             one_line = re.sub(r"\s+", " ", question).strip()
-            if not isinstance(answers, list) or not all(map(words, answers)):
+            if not isinstance(answers, list) or not all(map(words, [one_line, *answers])):
                 raise TypeError("not a list of texts with a word each")
-            found = context.strip(), Question(one_line, tuple(answers))
+            found = number, context.strip(), Question(one_line, tuple(answers))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f'{file}, line {number}: expected {{"context": text, "question": text, "answers": [text, ...]}} with a '
-                f"word in each answer, got {line[:60]!r}"
+                f"{file}, line {number}: expected {LINE} with a word in the question and in each answer, got "
+                f"{line[:60]!r}"
             ) from error
         yield found
 
@@ -191,8 +232,8 @@ def prepare(
     """Make records fit a model's context with the answer's characters, a token each at worst.
 
     Generated ones have fewer facts, down to 3, where there is no room, and then no example before them; from a file
-    those that fit are taken. Then other records' paragraphs come in, as many as fit, in any order. ValueError: nothing
-    fits, or no such data.
+    those that fit are taken. Then other records' paragraphs come in that answer nothing (`Record.admits`), as many as
+    fit, in any order. ValueError: nothing fits, or no such data.
     """
     built_in = data == GENERATED
     sizes = [*range(facts, ANSWERABLE - 1, -1)] if built_in else [None]
@@ -204,8 +245,10 @@ def prepare(
         wanted = len(records) if built_in else len(records) / 2 if lead else 1
         if fit and len(fit) >= wanted:
             draw = random.Random(f"{seed}/distractors")
-            contexts = [_context(reader, lead, record, fit, distractors, characters, draw) for record in fit]
-            return Prepared(fit, contexts, lead, size, len(records) - len(fit))
+            found = [_context(reader, lead, record, fit, distractors, characters, draw) for record in fit]
+            contexts, added = zip(*found, strict=True)
+            short = sum(many < distractors for many in added)
+            return Prepared(fit, [*contexts], lead, size, len(records) - len(fit), short)
     least = f"{ANSWERABLE} facts" if built_in else "a context"
     raise ValueError(
         f"hallucination: the model's context of {reader.context} tokens does not hold {least} of {data}, a question "
@@ -220,10 +263,11 @@ def _fits(reader: Reader, lead: str, context: str, record: Record, characters: i
 
 def _context(
     reader: Reader, lead: str, record: Record, all_: Sequence[Record], most: int, characters: int, draw: random.Random
-) -> str:
-    """Add paragraphs of other records while they fit; the record's own may stand anywhere among them."""
+) -> tuple[str, int]:
+    """Add paragraphs of other records while they fit, and count them; the record's own stands anywhere among them."""
     used, paragraphs = set(record.names), [record.paragraph]
-    for other in draw.sample(all_, min(len(all_), 4 * most)):
+    others = [other for other in all_ if other is record or record.admits(other)]
+    for other in draw.sample(others, min(len(others), 4 * most)):
         if len(paragraphs) > most:
             break
         if used.isdisjoint(other.names):
@@ -232,4 +276,4 @@ def _context(
             if _fits(reader, lead, "\n".join(longer), record, characters):
                 used.update(other.names)
                 paragraphs = longer
-    return "\n".join(paragraphs)
+    return "\n".join(paragraphs), len(paragraphs) - 1
