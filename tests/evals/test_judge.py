@@ -1,6 +1,7 @@
 """Another model's verdicts: how its replies are read, and what happens where there is none."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from diffattn.evals.hallucination import Hallucination
+from diffattn.evals.judge import Judge, verdict
+from diffattn.evals.reader import GREEDY
 from support.hallucinating import asked, copies, run
 from support.readers import Planted
 
@@ -59,3 +62,50 @@ def test_a_judge_gives_a_second_opinion(endpoint: str) -> None:
         run(Planted(), Hallucination(records=1, what=(), judge=endpoint, judge_model="broken"))
     with pytest.raises(ValueError, match="judge-model"):
         run(Planted(), Hallucination(records=1, what=(), judge=endpoint))
+
+
+@pytest.mark.parametrize(
+    ("reply", "found"),
+    [
+        ("Grounded.", "grounded"),
+        ("**Wrong**", "wrong"),
+        ("_abstained_", "abstained"),
+        ("Verdict:wrong\n", "wrong"),
+        ("wrong - the text says red, it is not grounded", "wrong"),
+        ("Ungrounded.", None),
+        ("un-grounded", None),
+        ("Wrongly put", None),
+        ("Not grounded", None),
+        ("It isn't wrong", None),
+        ("It isn’t wrong", None),
+        ("Neither wrong nor grounded", None),
+        ("Hm.", None),
+        ("", None),
+    ],
+)
+def test_a_verdict_is_a_whole_word_that_nothing_denies(reply: str, found: str | None) -> None:
+    assert verdict(reply) == found
+
+
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{", b"hello\r\n\r\n"])
+def test_a_judge_that_hangs_up_is_named(sent: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(sent)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        with pytest.raises(ValueError, match=f"the judge at {url}/chat/completions did not answer"):
+            Judge(url, "wise").write(["Red?"], 16, (), GREEDY)
+        thread.join()
+
+
+@pytest.mark.parametrize("url", ["localhost", "http://localhost:port/v1"])
+def test_an_address_that_is_none_is_named(url: str) -> None:
+    with pytest.raises(ValueError, match=f"the judge at {url}/chat/completions did not answer"):
+        Judge(url, "wise").write(["Red?"], 16, (), GREEDY)

@@ -1,8 +1,9 @@
 """A second opinion: another model behind an OpenAI-compatible endpoint says what an answer is."""
 
+import http.client
 import json
 import os
-import urllib.error
+import re
 import urllib.request
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,9 @@ ASK = (
     "abstained: it says that it does not know.\n\n"
     "Text: {context}\nQuestion: {question}\nAnswer: {answer}\n\nOne word (grounded, wrong or abstained):"
 )
+VERDICT = re.compile(rf"(?<![^\W_])(?<!-)(?:{'|'.join(VERDICTS)})(?![^\W_])(?!-\w)")
+"""A whole word; "_wrong_" has it, "ungrounded" and "un-grounded" have none."""
+NEGATION = re.compile(r"\b(?:no|not|non|never|neither|nor|hardly|cannot|\w+n['’]t)\b")
 TOKENS = 16
 """Of a verdict."""
 SECONDS = 120
@@ -29,9 +33,9 @@ SECONDS = 120
 
 
 def verdict(reply: str) -> str | None:
-    """Give the verdict that stands first in a judge's reply; None: none does."""
-    found = [(at, name) for name in VERDICTS if (at := reply.casefold().find(name)) >= 0]
-    return min(found)[1] if found else None
+    """Give the verdict that stands first in a judge's reply; None: none does, or a negation stands before it."""
+    found = VERDICT.search(text := reply.casefold())
+    return found[0] if found and not NEGATION.search(text[: found.start()]) else None
 
 
 class Judge:
@@ -68,11 +72,11 @@ class Judge:
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get(KEY):
             headers["Authorization"] = f"Bearer {key}"
-        request = urllib.request.Request(self.url, json.dumps(body).encode(), headers)
         try:
+            request = urllib.request.Request(self.url, json.dumps(body).encode(), headers)
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
                 return str(json.load(response)["choices"][0]["message"]["content"]).strip()
-        except (urllib.error.URLError, TimeoutError, ValueError, KeyError, IndexError, TypeError) as error:
+        except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError) as error:
             raise ValueError(
                 f"the judge at {self.url} did not answer as an OpenAI-compatible endpoint does: {error!r}"
             ) from error
@@ -83,7 +87,8 @@ def second_opinion(
 ) -> dict[str, Any]:
     """Have a judge read answers: what it finds wrong where the context answers, and how often it agrees with the rule.
 
-    Where the rule says "none", abstained counts as agreement; replies that hold no verdict are counted and left out.
+    Where the rule says "none", abstained counts as agreement; replies that hold no verdict, or deny it, are counted and
+    left out.
     """
     # No stop: a judge may begin with an empty line.
     items = [
