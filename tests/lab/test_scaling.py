@@ -12,6 +12,7 @@ from diffattn.lab.plan import Plan
 from diffattn.lab.report.ladder import _page, _text
 from diffattn.lab.scaling import measure
 from diffattn.lab.scaling_fit import bootstrap, fit, interval
+from diffattn.lab.scaling_sentence import percent
 from diffattn.lab.scaling_shares import Fits, shares_at
 from diffattn.lab.sweep import between
 from support.ladders import Truth, losses_of, planted, report_of
@@ -59,7 +60,7 @@ def test_the_published_pairs_agree_with_one_shift():
     assert 0.595 <= finding["by_point"]["6.8e+09_1e+10"]["parameters"]["value"] <= 0.622
     assert finding["shares"]["tokens"] is None
     assert list(finding["shifts"]) == ["parameters"]
-    assert "of tokens nothing is known, as all runs had the same" in finding["sentence"]
+    assert "all runs had one number of tokens, so that what it needs of them is not known" in finding["sentence"]
 
 
 @pytest.mark.slow
@@ -87,6 +88,75 @@ def test_an_interval_over_seeds_is_students_for_a_mean():
     low, high = interval(values.mean(), every, 3)
     half = 4.302653 * values.std(ddof=1) / math.sqrt(3)
     assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), rel=1e-6)
+
+
+def test_where_a_resampling_finds_no_number_there_is_no_upper_bound_and_the_reciprocal_tells_the_lower_one():
+    drawn = np.log([2.0, 2.0, 4.0, np.inf])
+    low, high = interval(math.log(3), drawn, 3)
+    half = 4.302653 * math.sqrt(3 / 2) * np.std([1 / 2, 1 / 2, 1 / 4, 0])
+    assert math.exp(low) == pytest.approx(1 / (1 / 3 + half), rel=1e-6)
+    assert high == math.inf
+
+
+def test_a_share_without_an_upper_bound_is_said_to_have_none():
+    # Shifts far from 1, so that some seeds' curves reach the baseline's loss with no number of tokens or parameters.
+    truth = Truth(shifts=(0.6, 0.3))
+    found = measure(report_of(losses_of(truth, sd=0.019)), draws=50)
+    finding = found["findings"]["diff_v1"]
+    for kind, other in (("parameters", "tokens"), ("tokens", "parameters")):
+        share = finding["shares"][kind]
+        assert share["unbounded"] and share["high"] is None
+        assert 1 < share["low"] < truth.share(kind, **MIDDLE)
+        value, low = (f"{100 * share[key]:,.0f} %" for key in ("value", "low"))
+        assert f"{value} ({low} or more, no upper bound) of the {kind} at equal {other}" in finding["sentence"]
+    text, page = _text(found), _page(found)
+    cells = [shares[kind] for shares in finding["by_point"].values() for kind in ("parameters", "tokens")]
+    assert 1 < sum(share["unbounded"] for share in cells) == text.count("% or more, no upper bound), extrapolated |")
+    for words in (text, " ".join(page.split())):
+        assert "No upper bound is known of the parameters and of the tokens that diff_v1 needs" in words
+
+
+def test_a_loss_that_no_number_of_tokens_reaches_is_said_to_be_out_of_reach():
+    found = measure(report_of(losses_of(Truth(shifts=(0.05, 1.0)))), draws=5)
+    share = found["findings"]["diff_v1"]["shares"]["tokens"]
+    assert (share["value"], share["unbounded"], share["seen"]) == (None, True, False)
+    assert (
+        "more than any number of tokens at equal parameters, by these curves"
+        in found["findings"]["diff_v1"]["sentence"]
+    )
+    assert "no number is enough" in _text(found)
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "points", "absent"),
+    [
+        ("tokens", "parameters", [(1e5, d) for d in (1e6, 2e6, 4e6)], ("s_N", "α")),
+        ("parameters", "tokens", [(n, 1e6) for n in (5e4, 1e5, 2e5)], ("s_D", "β")),
+    ],
+    ids=["one size", "one budget"],
+)
+def test_of_what_all_runs_had_the_same_nothing_is_said(kind, other, points, absent):
+    truth, random = Truth(), np.random.default_rng(0)
+    losses = {
+        at: tuple([truth.loss(arm, *at) + 0.005 * random.normal() for _ in range(3)] for arm in (0, 1)) for at in points
+    }
+    found = measure(report_of(losses), draws=10)
+    finding = found["findings"]["diff_v1"]
+    told, shares = finding["sentence"], finding["shares"]
+    # Along one axis FLOPs shrink as much as it does, and 6 N D is proportional to either.
+    assert shares["flops"]["value"] == pytest.approx(shares[kind]["value"])
+    flops, seconds = percent(shares["flops"]), percent(shares["seconds"])
+    assert f"; at equal {other} {flops} of the FLOPs and {seconds} of the seconds of training; " in told
+    assert "tokens per parameter" not in told
+    assert f"all runs had one number of {other}, so that what it needs of them is not known" in told
+    assert f"% of the {other}" not in told
+    text = _text(found)
+    assert f"needs of {kind}" in text and f"needs of {other}" not in text
+    assert not any(symbol in text for symbol in absent)
+    assert sorted(key for key in ("alpha", "beta") if found["fit"][key] is None) == [
+        {"parameters": "alpha", "tokens": "beta"}[other]
+    ]
 
 
 def test_the_sentence_tells_shares_limits_and_no_verdict():
@@ -121,6 +191,21 @@ def test_curves_that_cross_within_the_ladder_have_no_share():
     assert "% of the parameters" not in finding["sentence"]
 
 
+def test_one_seed_whose_points_lie_on_both_sides_has_no_share_and_no_word_of_a_crossing():
+    losses = losses_of(Truth(), seeds=1, sd=0.005)
+    for (n, _), (base, arm) in losses.items():
+        arm[:] = [value + 0.05 * math.log(n / 138e3) for value in base]
+    finding = measure(report_of(losses))["findings"]["diff_v1"]
+    small, large = ([f"{n:.3g}_{d:.3g}" for n, d in losses if (n > 138e3) == over] for over in (False, True))
+    assert finding["crossing"] == {"judged": False, "above": large, "below": small}
+    assert (finding["shares"], finding["by_point"]) == ({}, {})
+    assert (
+        "whether its curve crosses that of softmax cannot be judged with one seed: its loss is higher at "
+        f"{', '.join(large)} and lower at {', '.join(small)}, so that no share is given" in finding["sentence"]
+    )
+    assert "%" not in finding["sentence"]
+
+
 def test_a_share_beyond_what_was_run_is_called_an_extrapolation():
     finding = measure(report_of(losses_of(Truth(shifts=(0.2, 1.0)))), draws=5)["findings"]["diff_v1"]
     assert not finding["shares"]["parameters"]["seen"]
@@ -130,7 +215,9 @@ def test_a_share_beyond_what_was_run_is_called_an_extrapolation():
 def test_one_seed_has_no_interval():
     finding = measure(report_of(losses_of(Truth(), seeds=1)))["findings"]["diff_v1"]
     assert finding["shares"]["parameters"]["low"] is None
-    assert "one seed, so no interval" in finding["sentence"]
+    assert "one seed, so no interval and no telling whether the curves cross" in finding["sentence"]
+    assert "its loss is higher at 0 and lower at 8 of 8" in finding["sentence"]
+    assert "an interval that holds" not in finding["sentence"]
 
 
 def test_a_seed_that_is_not_finished_at_every_point_does_not_count():

@@ -15,7 +15,7 @@ from diffattn import stats
 from diffattn.lab.report.words import inequalities
 from diffattn.lab.scaling_fit import BOOTSTRAPS, Curves, Points, bootstrap, fit, varies
 from diffattn.lab.scaling_sentence import sentence
-from diffattn.lab.scaling_shares import Fits, cost_line, measured, shares_at
+from diffattn.lab.scaling_shares import Fits, cost_line, measured, shares_at, varied
 
 Json = dict[str, Any]
 BEYOND = 2.0
@@ -63,6 +63,7 @@ def measure(report: Json, draws: int = BOOTSTRAPS) -> Json:
     arms = [baseline, *(arm for arm in failed if arm != baseline)]
     kept = [arm for arm in arms if not failed[arm]]
     seeds = _complete(tasks, kept) if baseline in kept else []
+    points = [_point(rung, task) for rung, task in zip(rungs, tasks, strict=True)]
     found: Json = {
         "format": "diffattn scaling",
         "version": 1,
@@ -75,7 +76,8 @@ def measure(report: Json, draws: int = BOOTSTRAPS) -> Json:
         "split": "test" if all(task["split"] == "test" for task in tasks) else "dev",
         "hardware": "; ".join(dict.fromkeys(task["hardware"] for task in tasks if task["hardware"])),
         "seeds": seeds,
-        "points": [_point(rung, task) for rung, task in zip(rungs, tasks, strict=True)],
+        "points": points,
+        "varied": varied(points),
         "learning_rate_policy": "; ".join(
             # What follows the colon are the rates of a point, which stand in its row.
             dict.fromkeys(task["learning_rate_policy"].partition(":")[0] for task in tasks)
@@ -97,12 +99,16 @@ def _fit(found: Json, points: Points, arms: list[str], draws: int) -> None:
     residuals = np.log(points.loss) - np.log(
         [float(fitted.loss(arm, n, d)) for arm, n, d in zip(points.arm, points.parameters, points.tokens, strict=True)]
     )
-    alpha, beta = fitted.exponents
+    # Of what all had the same there is no term: its exponent is the prior's.
+    there = [np.exp(term) > 0 for term in fitted.p[1:3]]
+    (size, tokens), (alpha, beta) = (
+        np.where(there, pair, np.nan) for pair in (np.exp(fitted.p[1:3]), fitted.exponents)
+    )
     found["fit"] = {
         "centre": {"parameters": math.exp(fitted.centre[0]), "tokens": math.exp(fitted.centre[1])},
         "floor": fitted.floor,
-        "size_term": np.exp(fitted.p[1]),
-        "tokens_term": np.exp(fitted.p[2]),
+        "size_term": size,
+        "tokens_term": tokens,
         "alpha": alpha,
         "beta": beta,
         "residual_sd": float(np.sqrt(np.mean(residuals**2))),
@@ -120,15 +126,16 @@ def _finding(found: Json, fits: Fits, number: int, arm: str) -> Json:
     crossing = _crossing(points, baseline, arm, found["seeds"])
     cost = {kind: [cost_line(points, one, kind) for one in (baseline, arm)] for kind in ("flops", "seconds")}
     middle, *others = (shares_at(place, points, cost, number, fits) for place in (found["fit"]["centre"], *points))
+    # Where the curves cross, a share is less than 100 % on one side and more on the other.
+    both_sides = crossing and crossing["above"] and crossing["below"]
     spread = (None, None) if fits.drawn is None else fits.drawn.shifts(number)
     shifts = zip(("parameters", "tokens"), fits.fitted.shifts(number), spread, strict=True)
     return {
         # Where all have the same, nothing told a shift.
         "shifts": {key: measured(at, drawn, fits.seeds) for key, at, drawn in shifts if middle[key]},
         "crossing": crossing,
-        # Where the curves cross, a share is less than 100 % on one side and more on the other.
-        "shares": {} if crossing else middle,
-        "by_point": {} if crossing else {p["task"]: s for p, s in zip(points, others, strict=True)},
+        "shares": {} if both_sides else middle,
+        "by_point": {} if both_sides else {p["task"]: s for p, s in zip(points, others, strict=True)},
     }
 
 
@@ -136,19 +143,17 @@ def _crossing(points: list[Json], baseline: str, arm: str, seeds: list[int]) -> 
     """Where the arm lies above the baseline and where below it, if both were seen at 95 %; else None.
 
     Asked without curves: the differences of each seed are laid on a plane over log N and log D, whose values at every
-    point then vary over seeds.
+    point then vary over seeds. With one seed nothing tells what luck does: it is not judged, and the sides are those of
+    the bare points.
     """
-    logs = np.log([[p["parameters"], p["tokens"]] for p in points])
-    plane = np.hstack([np.ones((len(points), 1)), (logs - logs.mean(axis=0))[:, np.ptp(logs, axis=0) > 0.1]])
-    gaps = [[p["losses"][arm][str(s)] - p["losses"][baseline][str(s)] for p in points] for s in seeds]
-    if len(seeds) < 2:
-        return None
-    smooth = plane @ np.linalg.pinv(plane) @ np.array(gaps).T
-    mean, half = stats.paired_interval(smooth, 0.05)
-    above, below = np.flatnonzero(mean > half), np.flatnonzero(mean < -half)
-    if not len(above) or not len(below):
-        return None
-    return {"above": [points[i]["task"] for i in above], "below": [points[i]["task"] for i in below]}
+    logs = np.log([[p[key] for key in varied(points)] for p in points])
+    plane = np.hstack([np.ones((len(points), 1)), logs - logs.mean(axis=0)])
+    gaps = np.array([[p["losses"][arm][str(s)] - p["losses"][baseline][str(s)] for p in points] for s in seeds])
+    judged = len(seeds) > 1
+    smooth = plane @ np.linalg.pinv(plane) @ gaps.T
+    mean, half = stats.paired_interval(smooth, 0.05) if judged else (gaps[0], 0.0)
+    above, below = ([points[i]["task"] for i in np.flatnonzero(side > half)] for side in (mean, -mean))
+    return {"judged": judged, "above": above, "below": below} if (above and below) or not judged else None
 
 
 def _curves(points: list[Json], fitted: Curves, arms: list[str]) -> Iterator[Json]:

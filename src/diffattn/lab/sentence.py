@@ -243,6 +243,7 @@ def _digits(effect: Effect) -> int:
 
 def short(number: float) -> str:
     """A count in the field's shorthand: 717k, 0.33M, 1.4B."""
+    number = float(f"{number:.3g}")
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{letter}"

@@ -13,19 +13,27 @@ from diffattn.lab.report.summary import summarise
 from diffattn.lab.report.template import rendered
 from diffattn.lab.report.words import count, nats, rate, scaled, signed
 from diffattn.lab.scaling import measure
-from diffattn.lab.scaling_sentence import percent
+from diffattn.lab.scaling_sentence import OTHER, percent
 
 Json = dict[str, Any]
 CAPTION = """
-Logarithmic. A dot per run ({split} loss). Lines: L = E + A (s_N N)^-α + B (s_D D)^-β fitted to all of them, solid where
-it was run and dashed beyond, which is extrapolation. E = {floor}, the term of N {size} and that of D {tokens} nats in
-the middle of the ladder, α = {alpha}, β = {beta}: all shared by the arms, which differ in their shifts s_N and s_D
+Logarithmic. A dot per run ({split} loss). Lines: L = E + {terms} fitted to all of them, solid where it was run and
+dashed beyond, which is extrapolation. E = {floor} nats, {values}: all shared by the arms, which differ in {shifts}
 alone. So short a ladder tells the shared numbers badly (many others fit nearly as well), and the distance between arms
 better. Runs lie {residual} % from the curves (root mean square).
 """
+TERMS = {
+    "parameters": ("A (s_N N)^-α", "the term of N in the middle of the ladder {} nats, α = {}", "s_N"),
+    "tokens": ("B (s_D D)^-β", "the term of D in the middle of the ladder {} nats, β = {}", "s_D"),
+}
+"""Of each axis that varied: its term, the numbers of it, and an arm's shift along it."""
 GAP = """
 Beside it the differences to {baseline}, seed by seed; the line: the fitted curves' difference at the largest budget or
 size.
+"""
+UNBOUNDED = """
+No upper bound is known of the {kinds} that {arm} needs: the curves of some seeds, or of all, reach the loss of
+{baseline} with no number of them.
 """
 
 
@@ -49,6 +57,7 @@ def _page(found: Json) -> str:
         panels=list(_panels(found)),
         caption=_caption(found),
         header=_header(found),
+        needs=_needs(found),
         rows=list(_rows(found)),
         missing=_missing(found),
     )
@@ -60,7 +69,7 @@ def _text(found: Json) -> str:
     parts += [f"- {words}" for words in _sentences(found)] or [_missing(found)]
     parts += [" ".join(_caption(found).split())] if found["fit"] else []
     rows = [header, ["---", *["---:"] * (len(header) - 1)], *_rows(found)]
-    parts += ["\n".join("| " + " | ".join(row) + " |" for row in rows), f"    {plan['command']}"]
+    parts += ["\n".join("| " + " | ".join(row) + " |" for row in rows), _needs(found), f"    {plan['command']}"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -83,15 +92,24 @@ def _caption(found: Json) -> str:
     fit = found["fit"]
     if not fit:
         return ""
-    return CAPTION.format(
+    numbers = {"parameters": (fit["size_term"], fit["alpha"]), "tokens": (fit["tokens_term"], fit["beta"])}
+    there = [(*TERMS[key], [nats(number, 2) for number in numbers[key]]) for key in found["varied"]]
+    drawn = CAPTION.format(
         split=found["split"],
+        terms=" + ".join(term for term, _, _, _ in there),
         floor=nats(fit["floor"], 2),
-        size=nats(fit["size_term"], 2),
-        tokens=nats(fit["tokens_term"], 2),
-        alpha=nats(fit["alpha"], 2),
-        beta=nats(fit["beta"], 2),
+        values=", ".join(words.format(*values) for _, words, _, values in there),
+        shifts=" and ".join(shift for _, _, shift, _ in there),
         residual=nats(100 * fit["residual_sd"], 2),
-    ) + GAP.format(baseline=found["baseline"])
+    )
+    return drawn + GAP.format(baseline=found["baseline"]) + "".join(_unbounded(found))
+
+
+def _unbounded(found: Json) -> Iterator[str]:
+    for arm, finding in found["findings"].items():
+        kinds = [key for key in found["varied"] if finding["shares"] and finding["shares"][key]["unbounded"]]
+        if kinds:
+            yield UNBOUNDED.format(kinds=" and of the ".join(kinds), arm=arm, baseline=found["baseline"])
 
 
 def _panels(found: Json) -> list[str]:
@@ -163,7 +181,17 @@ def _gap_dots(found: Json, along: str) -> Iterator[Line]:
 def _header(found: Json) -> list[str]:
     columns = ["Point", "Parameters", "Tokens"]
     columns += [f"{arm}: {what}" for arm in found["arms"] for what in ("rate", "loss by seed")]
-    return columns + [f"{arm} needs of {kind}" for arm in found["findings"] for kind in ("parameters", "tokens")]
+    return columns + [f"{arm} needs of {kind}" for arm in found["findings"] for kind in found["varied"]]
+
+
+def _needs(found: Json) -> str:
+    """What the columns of needs hold."""
+    said = "Parameters without embeddings, of the baseline."
+    if not found["findings"]:
+        return said
+    of = ", ".join(f"of its {key} at equal {OTHER[key]}" for key in found["varied"])
+    spread = "95 % intervals over seeds" if len(found["seeds"]) > 1 else "one seed, so no intervals"
+    return f"{said} Needs: what has the baseline's loss by the fitted curves, {of}; {spread}."
 
 
 def _rows(found: Json) -> Iterator[list[str]]:
@@ -175,7 +203,7 @@ def _rows(found: Json) -> Iterator[list[str]]:
             cells += [rate(point["learning_rates"][arm]), " · ".join(losses)]
         for finding in found["findings"].values():
             shares = finding["by_point"].get(point["task"], {})
-            cells += [_cell(shares.get(kind)) for kind in ("parameters", "tokens")]
+            cells += [_cell(shares.get(kind)) for kind in found["varied"]]
         yield cells
 
 
