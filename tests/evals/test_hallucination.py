@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from diffattn.cli import main
 from diffattn.data.tokenizer import Bytes
 from diffattn.evals.grounding import judge, statements, told
 from diffattn.evals.hallucination import Hallucination
+from diffattn.evals.intervals import share, t_quantile, wilson
 from diffattn.evals.reader import ModelReader
 from diffattn.evals.summaries import summed
 from diffattn.hub.convert import save
@@ -99,20 +101,25 @@ def test_choices_are_judged_with_their_log_loss() -> None:
 
 
 def test_the_interval_covers_errors_that_cluster_in_records() -> None:
-    """Half of the records are hard: 0.7 of their answers are wrong, 0.1 of the others'."""
-    covered = 0
+    """Of a record all answers are wrong or none is, so that 75 questions are worth 25."""
+    covered, widths, naive = 0, [], []
     for seed in range(40):
 
         def speaks(prompt: str, seed: int = seed) -> str:
-            rate = 0.7 if random.Random(f"{seed}{prompt.rsplit('Q: ', 1)[0]}").random() < 0.5 else 0.1
-            return " walrus" if random.Random(f"{seed}{prompt}").random() < rate else copies(prompt)
+            return " walrus" if random.Random(f"{seed}{prompt.rsplit('Q: ', 1)[0]}").random() < 0.4 else copies(prompt)
 
-        measure = run(
-            Planted(speaks=speaks), Hallucination(records=30, facts=3, what=(), distractors=0), seed=seed
-        ).measure
-        covered += measure.low <= 0.4 <= measure.high
+        result = run(Planted(speaks=speaks), Hallucination(records=25, facts=3, what=(), distractors=0), seed=seed)
+        found, single = result.measure, share(list(result.outcomes.values()))
+        covered += found.low <= 0.4 <= found.high
+        widths.append(found.high - found.low)
+        naive.append(single.high - single.low)
     # At 95 %, fewer than 34 of 40 have a chance of 0.3 %.
     assert covered >= 34
+    low, high = wilson(0.4, 25, t_quantile(25))
+    # The shares vary, and with them the widths: by a few per cent. A width of 1 would cover as well.
+    assert np.mean(widths) == pytest.approx(high - low, rel=0.1)
+    # Taken as single questions: 1 / sqrt(3), and the normal quantile.
+    assert np.mean(naive) < 0.65 * np.mean(widths)
 
 
 def test_batch_size_changes_nothing() -> None:
