@@ -1,6 +1,7 @@
 """`diffattn cost`: models of equal size and of a share of the parameters, and what is said of them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,22 @@ def test_narrower_models_keep_the_width_of_a_head_and_the_share_of_its_group() -
 def test_a_share_outside_0_to_1_is_refused() -> None:
     with pytest.raises(ValueError, match="share is 62"):
         sized(small(), ["diff_v1"], 62)
+
+
+def test_a_share_below_the_least_that_a_variant_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    # Embeddings alone are more than a thousandth of such a model.
+    assert main(["cost", "--model.width", "48", "--model.layers", "2", "--share", "0.001"]) == 2
+    told = capsys.readouterr().err
+    asked = re.search(r"diff_v1 with fewer heads of the same width cannot have as few as (\S+) parameters", told)
+    least = re.search(r"it has (\S+) at least; give a larger share", told)
+    assert asked and least
+    assert 0 < int(asked[1].replace(",", "")) < int(least[1].replace(",", ""))
+    assert "native" not in told
+
+
+def test_an_attention_larger_than_the_whole_baseline_is_refused_in_the_commands_own_words() -> None:
+    with pytest.raises(ValueError, match=r"diff_v2 with heads as wide cannot .* a larger feed-forward"):
+        sized(small(ffn_width=4), ["diff_v2"], 0.62)
 
 
 def test_an_implementation_that_does_not_serve_a_variant_is_refused() -> None:

@@ -1,5 +1,9 @@
 """Counted memory against what autograd keeps, what a cache holds, and what torch's FLOP counter sees."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +21,7 @@ from support.models import random_tokens, small_config
 
 # Beside what autograd keeps there are a step's loss and its share, a few numbers without dimension.
 SCALARS = 64
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "footprint.py"
 IMPLEMENTATIONS = [impl for impl in RUNNING if impl != "triton"]
 
 
@@ -126,3 +131,15 @@ def test_the_cache_is_that_of_generation(precision: str) -> None:
     found = inference(config, setting).held
     assert found["cache"] == sum(x.untyped_storage().nbytes() for x in tensors if x is not None)
     assert found["weights"] == sum(x.untyped_storage().nbytes() for x in model.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_process_takes_the_memory_that_is_counted(tmp_path: Path) -> None:
+    # Case 3: a training step of V1 that takes 1.16 GB, in a process of its own, every large block mapped by itself.
+    out = tmp_path / "footprint.json"
+    subprocess.run([sys.executable, BENCHMARK, "--only", "3", "--json", out], check=True)
+    (case,) = json.loads(out.read_text(encoding="utf-8"))["cases"]
+    assert 1e9 < case["counted"] < 1.4e9
+    # What the docs promise. Off by 0.4 % where it was written; kernels' own buffers and pages differ between machines.
+    assert case["counted"] == pytest.approx(case["measured"], rel=0.1)

@@ -38,7 +38,8 @@ def sized(baseline: ModelConfig, variants: Sequence[str], share: float) -> list[
     Equal size: heads as wide as the baseline's, the feed-forward solved for equal non-embedding parameters. A share of
     all parameters, embeddings included, is reached in two ways: fewer heads of the same width, so that model and
     feed-forward are narrower; or fewer layers; the feed-forward takes up what whole heads or layers leave over. They
-    are what would reach the baseline's loss if the published share held. ValueError: a share outside 0 to 1.
+    are what would reach the baseline's loss if the published share held. ValueError: a share outside 0 to 1, or fewer
+    parameters than a variant has with the smallest feed-forward.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; expected a share of the parameters, above 0 and at most 1")
@@ -46,18 +47,18 @@ def sized(baseline: ModelConfig, variants: Sequence[str], share: float) -> list[
     found = [Sized("baseline", "as given", baseline)]
     for name in variants:
         mixer = replace(mixer_like(name, baseline.mixer), impl=baseline.mixer.impl)
-        equal = match(replace(baseline, mixer=mixer, mixers_by_layer={}), cost.other_parameters)
+        equal = _nearest([replace(baseline, mixer=mixer, mixers_by_layer={})], cost.parameters, "heads as wide")
         target = share * cost.parameters
         found.append(Sized("equal size", "the baseline's non-embedding parameters", equal))
         if isinstance(mixer, HeadsConfig):
-            found.append(Sized(f"{share:.0%}, narrower", "fewer heads of the same width", _narrower(equal, target)))
-        found.append(Sized(f"{share:.0%}, shallower", "fewer layers", _nearest(_by_layers(equal), target)))
+            how = "fewer heads of the same width"
+            found.append(Sized(f"{share:.0%}, narrower", how, _nearest(_by_heads(equal, mixer), target, how)))
+        how = "fewer layers"
+        found.append(Sized(f"{share:.0%}, shallower", how, _nearest(_by_layers(equal), target, how)))
     return found
 
 
-def _narrower(model: ModelConfig, target: float) -> ModelConfig:
-    mixer = model.mixer
-    assert isinstance(mixer, HeadsConfig)
+def _by_heads(model: ModelConfig, mixer: HeadsConfig) -> list[ModelConfig]:
     step = mixer.heads // mixer.groups
     options = []
     for heads in range(step, mixer.heads + 1, step):
@@ -67,16 +68,24 @@ def _narrower(model: ModelConfig, target: float) -> ModelConfig:
             "ffn_width": round(model.ffn_width * heads / mixer.heads),
         }
         options.append(replace(model, **widths, mixer=replace(mixer, heads=heads, kv_heads=kv_heads)))
-    return _nearest(options, target)
+    return options
 
 
 def _by_layers(model: ModelConfig) -> list[ModelConfig]:
     return [replace(model, layers=layers) for layers in range(1, model.layers + 1)]
 
 
-def _nearest(options: Sequence[ModelConfig], target: float) -> ModelConfig:
-    """The option whose parameters are nearest, its feed-forward then solved for the rest."""
-    model = min(options, key=lambda option: abs(option.cost().parameters - target))
+def _nearest(options: Sequence[ModelConfig], target: float, how: str) -> ModelConfig:
+    """The option whose parameters are nearest, its feed-forward then solved for the rest; how: what they have."""
+    least = [replace(option, ffn_width=1).cost().parameters for option in options]
+    possible = [option for option, fewest in zip(options, least, strict=True) if fewest <= target]
+    if not possible:
+        raise ValueError(
+            f"{options[0].mixer.name} with {how} cannot have as few as {target:,.0f} parameters: embeddings included "
+            f"and with a feed-forward of width 1, it has {min(least):,} at least; give a larger share, or the baseline "
+            "a larger feed-forward (model.ffn_width)"
+        )
+    model = min(possible, key=lambda option: abs(option.cost().parameters - target))
     return match(model, round(target - model.cost().embedding_parameters))
 
 
