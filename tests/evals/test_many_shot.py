@@ -58,6 +58,11 @@ def closest(shown: Shown, question: str) -> str:
     return max(shown, key=lambda pair: len(set(pair[0].split()) & set(question.split())))[1]
 
 
+def by_accident(seed: int) -> Planted:
+    """Right or wrong by chance of the whole prompt."""
+    return answers(lambda *prompt: random.Random(f"{seed}{prompt}").choice(["ash", "elm"]), 1)
+
+
 def pool(folder: Path, shown: Sequence[tuple[str, str]], asked: Sequence[tuple[str, str]]) -> str:
     for name, rows in (("train", shown), ("test", asked)):
         (folder / f"{name}.csv").write_text("".join(f"{text},{label}\n" for text, label in rows))
@@ -98,12 +103,14 @@ def test_one_without_an_effect_of_order_shows_none_beyond_items(tmp_path: Path) 
     assert (sorts["accuracy"]["range"], sorts["accuracy"]["p"]) == (0, 1)
     assert sorts["accuracy"]["deviation"]["high"] == 0
     # One that is right by accident of the whole prompt differs from order to order, but not by more than that does.
-    by_accident = lambda shown, question: random.Random(f"{shown}{question}").choice(["ash", "elm"])  # noqa: E731
-    found = [run(answers(by_accident, 1), data, seed).parts["orders"]["accuracy"] for seed in range(10)]
+    small = numbered(tmp_path, {"ash": 3, "elm": 3}, {"ash": 10, "elm": 10})
+    found = [run(by_accident(seed), small, seed).parts["orders"]["accuracy"] for seed in range(40)]
     assert min(one["range"] for one in found) > 0
-    # At 5 % four alarms in ten have a chance of 1 in 1000.
-    assert sum(one["p"] <= 0.05 for one in found) < 4
-    assert sum(one["deviation"]["low"] > 0 for one in found) < 4
+    # p is spread evenly from 0 to 1: alarms at 5 % are at most 6 of 40 with 98.6 % probability, at 2.5 % at most 4 with
+    # 99.7 %, and the mean of 40 is within three standard errors of one half. The seeds are fixed.
+    assert sum(one["p"] <= 0.05 for one in found) <= 6
+    assert sum(one["deviation"]["low"] > 0 for one in found) <= 4
+    assert np.mean([one["p"] for one in found]) == pytest.approx(0.5, abs=3 * (1 / 12 / 40) ** 0.5)
 
 
 def test_one_that_ignores_the_context_scores_chance(tmp_path: Path) -> None:
@@ -217,10 +224,15 @@ def test_the_interval_holds_the_truth(tmp_path: Path) -> None:
     loss = -0.7 * SURE - 0.3 * math.log(0.1)
     # Only one demonstration fits, so that no orders are asked.
     assert found[0].settings["shots"] == [0, 1] and found[0].parts["orders"] is None
-    # Of 100 repetitions at 95 % at least 89 hold the truth with 98 % probability; the seeds are fixed.
-    assert sum(one.measure.low <= 0.7 <= one.measure.high for one in found) >= 89
+    # Of 100 repetitions at 95 % from 89 to 99 hold the truth with 98 % probability; the seeds are fixed.
+    assert 89 <= sum(one.measure.low <= 0.7 <= one.measure.high for one in found) <= 99
     levels = [one.parts["shots"][-1]["log_loss"] for one in found]
-    assert sum(level["low"] <= loss <= level["high"] for level in levels) >= 89
+    assert 89 <= sum(level["low"] <= loss <= level["high"] for level in levels) <= 99
+    # And they are as wide as they must be, give or take 15 %: 2.05 (t, 29) or 1.96 standard errors on each side.
+    error = math.sqrt(0.7 * 0.3 / 30)
+    assert np.mean([one.measure.high - one.measure.low for one in found]) == pytest.approx(3.92 * error, rel=0.15)
+    error *= SURE - math.log(0.1)
+    assert np.mean([level["high"] - level["low"] for level in levels]) == pytest.approx(4.1 * error, rel=0.15)
 
 
 def test_batch_size_changes_no_score(tmp_path: Path) -> None:

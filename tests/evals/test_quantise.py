@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +29,8 @@ from diffattn.variants.base import Where
 from diffattn.variants.softmax import SoftmaxMixer
 from support.inside import stirred_model, text_batch
 from support.models import small_config, small_model
-from support.text import documents, folder_of
+from support.planted import HOPED, Hoping, hopeful
+from support.text import documents, file_of, folder_of
 
 QUIET = Progress(quiet=True)
 PERS: list[Per] = ["tensor", "head", "row"]
@@ -390,6 +392,29 @@ def test_the_interval_is_paired_over_documents(reader: ModelReader, corpus: Path
     width = [x["high"] - x["low"] for x in (found["change"], found["loss"])]
     assert result.settings["documents"] > 20 and width[0] < width[1]
     assert "document" in found["change"]["interval"]
+
+
+def test_intervals_cover_the_cost_where_windows_of_a_document_are_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted model that rounding teaches something on the 8 targets of 9 letters; 120 repetitions of 24 documents.
+
+    Of 120 intervals of 95 % from 107 to 119 hold the truth with 99 % probability; the seed is fixed.
+    """
+    draw, covered, alone = np.random.default_rng(0), 0, 0
+    monkeypatch.setattr("diffattn.evals.quantise.applied", lambda *_: nullcontext((Hoping(after=1), "nobody")))
+    ignorant = ModelReader(Hoping(after=99), Bytes())
+    for _ in range(120):
+        source = file_of(tmp_path / "texts.jsonl", hopeful(draw, 24, 9, told=8))
+        result = run(ignorant, source, what=("logits",), bits=(8,), window=8, passages=1000)
+        found = result.parts["rounded"][0]["change"]
+        assert found == result.measure.to_dict() and result.settings["documents"] == 24
+        covered += found["low"] <= -HOPED <= found["high"]
+        each = mean(list(result.outcomes.values()))
+        alone += each.low <= -HOPED <= each.high
+    assert 107 <= covered <= 119
+    # Windows of a document are not so many documents.
+    assert alone < 0.85 * 120
 
 
 class Peek:

@@ -28,7 +28,7 @@ def test_a_screen_of_the_standard_arms_on_the_task_of_its_name(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_half_right_is_ten_points_above_guessing(name):
+def test_a_guess_scores_at_most_four_in_ten_by_what_the_data_say_of_themselves(name):
     (task,) = recipes.get(name).tasks
     said = open_data(task.data, context=task.model.context, batch_size=1, seed=0).describe()
     assert 0 < float(said.rsplit(": ", 1)[1]) <= 0.4

@@ -49,14 +49,14 @@ def copier(context: int = 512) -> Planted:
     return Planted(chance=knows, speaks=copies, context=context)
 
 
-def now_and_then(rate: float, seed: int, context: int = 300) -> Planted:
-    """Finds each of two answers at a rate; in half of the samples both or neither, in the others independently."""
+def now_and_then(rate: float, alike: float, seed: int, context: int = 300) -> Planted:
+    """Finds each answer at a rate; in a share `alike` of the samples all or none, in the others independently."""
 
     def speaks(prompt: str) -> str:
-        draw = random.Random(f"{seed}{prompt}")
-        alike, *luck = (draw.random() for _ in range(3))
-        found = [chance < rate for chance in (luck[:1] * 2 if alike < 0.5 else luck)]
-        return " and ".join(name if hit else "0000" for name, hit in zip(answers(prompt), found, strict=True))
+        draw, right = random.Random(f"{seed}{prompt}"), answers(prompt)
+        together, *luck = (draw.random() for _ in (None, *right))
+        found = [chance < rate for chance in (luck[:1] * len(right) if together < alike else luck)]
+        return ", ".join(name if hit else "0000" for name, hit in zip(right, found, strict=True))
 
     return Planted(speaks=speaks, context=context)
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -64,6 +65,34 @@ class Copying(Planted):
         return even
 
 
+class Hoping(Planted):
+    """Expects the letter a with probability 0.9 once it has read so many tokens; before that it knows nothing."""
+
+    def __init__(self, after: int, context: int = 64) -> None:
+        super().__init__(context)
+        self.after = after
+
+    def probabilities(self, tokens: Tensor) -> Tensor:
+        found = torch.full((*tokens.shape, VOCABULARY), 1 / VOCABULARY, dtype=torch.float64)
+        found[:, self.after - 1 :] *= 0.1
+        found[:, self.after - 1 :, ord("a")] += 0.9
+        return found
+
+
+def hopeful(draw: np.random.Generator, count: int, length: int, told: int) -> list[str]:
+    """Documents of 1 to 4 passages of `length` letters whose last `told` are a or b, the others c.
+
+    A document has a rate of a's of its own, far from the mean of one half: its passages are alike.
+    """
+    texts = []
+    for rate, passages in zip(draw.beta(0.5, 0.5, count), draw.integers(1, 5, count), strict=True):
+        letters = np.where(draw.random((passages, told)) < rate, "a", "b")
+        texts.append("".join("c" * (length - told) + "".join(row) for row in letters))
+    return texts
+
+
+HOPED = 0.5 * math.log(0.9 * VOCABULARY + 0.1) + 0.5 * math.log(0.1)
+"""What `Hoping` gains on the letters of `hopeful`, nats of a letter, over one that knows nothing."""
 KNOWN = -math.log(0.9 + 0.1 / VOCABULARY)
 """Loss of `Copying` where it knows."""
 GUESSED = math.log(VOCABULARY)

@@ -1,5 +1,6 @@
 """Small corpora that look like text: words that repeat, paragraphs, some characters beyond ASCII."""
 
+import json
 import random
 from pathlib import Path
 
@@ -22,3 +23,9 @@ def folder_of(place: Path, texts: list[str]) -> Path:
     for number, text in enumerate(texts):
         (place / f"{number:04d}.txt").write_text(text, encoding="utf-8")
     return place
+
+
+def file_of(file: Path, texts: list[str]) -> Path:
+    """One line of JSON a document."""
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return file
