@@ -258,7 +258,7 @@ def test_there_is_nothing_to_confirm_without_a_screen(tmp_path):
         confirmation(tiny_plan(), tmp_path, ["diff_v1"])
 
 
-def test_where_rates_lie_between_others_no_run_repeats_them_at_the_baselines():
+def test_the_points_of_a_ladder_are_trained_at_their_arms_own_rates_alone():
     ends = [tiny_task(name=name, learning_rates=(1e-2, 2e-2)) for name in ("a", "c")]
     plan = tiny_plan(ends[0], tiny_task(name="b", rates_between=("a", "c")), ends[1])
     own = {"softmax": 1e-2, "diff_v1": 2e-2}
@@ -266,4 +266,6 @@ def test_where_rates_lie_between_others_no_run_repeats_them_at_the_baselines():
     rates = {
         task: {r.config.train.learning_rate for r in runs if (r.task, r.arm) == (task, "diff_v1")} for task in "abc"
     }
-    assert rates == {"a": {1e-2, 2e-2}, "b": {2e-2}, "c": {1e-2, 2e-2}}
+    assert rates == dict.fromkeys("abc", {2e-2})
+    runs = judged_runs(tiny_plan(*ends), dict.fromkeys(("a", "c"), own))
+    assert {run.config.train.learning_rate for run in runs if run.arm == "diff_v1"} == {1e-2, 2e-2}

@@ -55,7 +55,9 @@ def judged_runs(plan: Plan, rates: Rates | None = None) -> list[Run]:
 
     rates: by task and arm, from the sweeps; where there is none the middle of the grid, or train.learning_rate, stands.
     """
-    cells = {task.name: _cells(task, (rates or {}).get(task.name, {})) for task in plan.tasks}
+    # A ladder is fitted to what each arm does at its own rate; what one shared rate does, its sweeps have shown.
+    ladder = any(task.rates_between for task in plan.tasks)
+    cells = {task.name: _cells(task, (rates or {}).get(task.name, {}), shared=not ladder) for task in plan.tasks}
     models = {task.name: resolve(task) for task in plan.tasks}
     return [
         _run(plan, task, arm, models[task.name][arm.name].model, budget, task.first_seed + number, rate, sweep=False)
@@ -117,7 +119,7 @@ def _base(plan: Plan, task: Task, arm: str, seed: int) -> Run:
     )
 
 
-def _cells(task: Task, chosen: Mapping[str, float]) -> list[tuple[Arm, Budget, float]]:
+def _cells(task: Task, chosen: Mapping[str, float], shared: bool) -> list[tuple[Arm, Budget, float]]:
     """The trainings of one seed: all arms in full, the ruler, all at a quarter, all at the baseline's rate."""
     grid = sorted(task.learning_rates) or [task.train.learning_rate]
     rates = {arm.name: chosen.get(arm.name, grid[len(grid) // 2]) for arm in task.arms}
@@ -127,10 +129,9 @@ def _cells(task: Task, chosen: Mapping[str, float]) -> list[tuple[Arm, Budget, f
         cells.append((baseline, "ruler", rates[baseline.name]))
     if task.quarter:
         cells.extend((arm, "quarter", rates[arm.name]) for arm in task.arms)
-    # Where rates lie between those of two other tasks, those two show what one shared rate would do.
-    if not task.rates_between:
-        shared = rates[baseline.name]
-        cells.extend((arm, "full", shared) for arm in task.arms if rates[arm.name] != shared)
+    if shared:
+        rate = rates[baseline.name]
+        cells.extend((arm, "full", rate) for arm in task.arms if rates[arm.name] != rate)
     return cells
 
 
