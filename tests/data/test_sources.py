@@ -97,7 +97,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         ("x.jsonl", b'{"text": "one"}\n{"text": \n', r"x\.jsonl, line 2: not one JSON object"),
         ("x.jsonl", b'{"text": "caf\xe9"}\n', r"x\.jsonl, line 1: not one JSON object in UTF-8"),
         ("x.jsonl", b'["one"]\n', r"x\.jsonl, line 1: expected a JSON object, got list"),
-        ("x.jsonl", b'{"body": "one"}\n', r"x\.jsonl, line 1: no field 'text'; set --data\.text_field to one of body"),
+        ("x.jsonl", b'{"body": "one"}\n', r"x\.jsonl, line 1: no field 'text'; set --data\.text-field to one of body"),
         ("x.jsonl", b'{"text": 7}\n', r"x\.jsonl, line 1: field 'text' holds int, not text"),
         ("x.parquet", b"not one", r"x\.parquet is not a parquet file"),
     ],

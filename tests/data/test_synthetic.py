@@ -189,7 +189,7 @@ def test_the_fingerprint_follows_the_task_not_the_seed() -> None:
         ("needle", 64, {"queries": 6}, "a multiple of it of queries, got 4 and 6"),
         ("needle", 19, {}, "needs a context of at least 20 tokens"),
         ("induction", 200, {}, "a passage of 100 distinct symbols needs as many keys, got 64"),
-        ("recall", 64, {"heldout_sequences": 0}, "heldout_sequences must be at least 1"),
+        ("recall", 64, {"heldout_sequences": 0}, "heldout-sequences must be at least 1"),
     ],
 )
 def test_impossible_sizes_are_refused(task: str, context: int, options: dict[str, int], message: str) -> None:

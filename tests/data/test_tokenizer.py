@@ -72,7 +72,7 @@ def test_paragraphs_lose_nothing() -> None:
 
 
 def test_a_vocabulary_that_the_text_cannot_fill_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"supports a vocabulary of 2\d\d, not of 4096: lower --data\.vocab_size"):
+    with pytest.raises(DataError, match=r"supports a vocabulary of 2\d\d, not of 4096: lower --data\.vocab-size"):
         train_bpe([b"one two one two"], 4096, tmp_path / "tokenizer.json")
     with pytest.raises(DataError, match="at least 257 ids"):
         train_bpe([b"one two"], 256, tmp_path / "tokenizer.json")
