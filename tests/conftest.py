@@ -1,5 +1,6 @@
 """Settings that every test shares."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from diffattn.variants import load_plugin
 
 # Two workers on two cores: one thread each is faster, and the same bits come out on every machine.
 torch.set_num_threads(1)
+
+# Tables and help are wrapped at the terminal's width; here and in the processes that tests start, it is this one.
+os.environ["COLUMNS"] = "120"
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
