@@ -1,5 +1,6 @@
 """Planted readers of needles: they find the facts in a prompt by rule."""
 
+import math
 import random
 import re
 from collections import Counter
@@ -37,28 +38,42 @@ def copies(prompt: str) -> str:
     return " and ".join(answers(prompt)) + ". Magic number of Nowhere: 1\nand more"
 
 
+def given(prompt: str) -> int:
+    """How many of the asked answers a prompt holds already."""
+    return len(re.findall(r"\d+", prompt.rsplit("\n", 1)[-1].split(":", 1)[1]))
+
+
 def knows(prompt: str, continuation: str) -> float:
     """Log-probability of a choice: nearly all of it on the answer that comes next."""
-    question = prompt.rsplit("\n", 1)[-1]
-    found = answers(prompt)
-    given = len(re.findall(r"\d+", question.split(":", 1)[1]))
-    return -0.01 if continuation.strip() == found[given] else -9.0
+    return -0.01 if continuation.strip() == answers(prompt)[given(prompt)] else -9.0
 
 
 def copier(context: int = 512) -> Planted:
     return Planted(chance=knows, speaks=copies, context=context)
 
 
-def now_and_then(rate: float, alike: float, seed: int, context: int = 300) -> Planted:
-    """Finds each answer at a rate; in a share `alike` of the samples all or none, in the others independently."""
+def now_and_then(rate: float, alike: float, seed: int, context: int) -> Planted:
+    """Finds each answer at a rate; in a share `alike` of the samples all or none, in the others independently.
+
+    What it would write it chooses as well: with a probability of .9, or of .05 where it is mistaken.
+    """
+
+    def found(prompt: str) -> list[bool]:
+        # The sample, however many of its answers are given.
+        draw, count = random.Random(f"{seed}{prompt.rsplit(':', 1)[0]}"), len(answers(prompt))
+        together, *luck = (draw.random() for _ in range(1 + count))
+        return [chance < rate for chance in (luck[:1] * count if together < alike else luck)]
 
     def speaks(prompt: str) -> str:
-        draw, right = random.Random(f"{seed}{prompt}"), answers(prompt)
-        together, *luck = (draw.random() for _ in (None, *right))
-        found = [chance < rate for chance in (luck[:1] * len(right) if together < alike else luck)]
-        return ", ".join(name if hit else "0000" for name, hit in zip(right, found, strict=True))
+        pairs = zip(answers(prompt), found(prompt), strict=True)
+        return ", ".join(name if hit else "0000" for name, hit in pairs)
 
-    return Planted(speaks=speaks, context=context)
+    def chance(prompt: str, continuation: str) -> float:
+        at = given(prompt)
+        right, hit = continuation.strip() == answers(prompt)[at], found(prompt)[at]
+        return math.log(0.9 if hit else 0.05) if right else math.log(0.1 if hit else 0.95)
+
+    return Planted(chance=chance, speaks=speaks, context=context)
 
 
 def run(task: Any, reader: Any, limit: int | None = None, seed: int = 0) -> Result:
