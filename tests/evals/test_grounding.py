@@ -19,6 +19,9 @@ CONTEXT = "Balodan's colour is red. Balodan's age is 42. Korimar's room is 142. 
         (" 142", "Balodan's age?", ("42",), "misread"),
         (" 42.5", "Balodan's age?", ("42",), "absent"),
         (" -42", "Balodan's age?", ("42",), "absent"),
+        (" −42", "Balodan's age?", ("42",), "absent"),
+        (" .42", "Balodan's age?", ("42",), "absent"),
+        (" ...42", "Balodan's age?", ("42",), "grounded"),
         (" 420", "Balodan's age?", ("42",), "absent"),
         (" Forty-two years", "Balodan's age?", ("42",), "grounded"),
         (" unknown, perhaps red", "Balodan's colour?", ("red",), "grounded"),
@@ -97,6 +100,14 @@ def test_an_accepted_answer_counts_before_an_abstention() -> None:
     assert judge(" It is not clear, but perhaps 42", CONTEXT, "Balodan's age?", ("42",)) == "grounded"
     question = "Which state is not known for rain?"
     assert judge(" The state not known for rain is Texas", "Texas. Ohio", question, ("Ohio",)) == "misread"
+
+
+def test_a_word_has_its_accents_and_vowel_signs() -> None:
+    context = "Beyonce\u0301 at −4 degrees; भाषा हिन्दी है"
+    assert judge("Beyoncé", context, "Who?", ("Beyonce\u0301",)) == "grounded"
+    assert judge("-4 degrees", context, "How cold?", ("−4",)) == "grounded"
+    # The same consonants with other vowels.
+    assert judge("हान्दू", context, "भाषा?", ("हिन्दी",)) == "absent"
 
 
 def test_what_is_claimed_is_the_guess() -> None:

@@ -117,7 +117,11 @@ def test_written_answers_are_whole_numbers_as_they_stand_in_the_text(text: str, 
 
 
 @pytest.mark.parametrize(
-    "text", ["8647", " 8647.", "(8647)", "8647, so", "8647.5", "-8647", "8647/2", "8,647", "8 647", "18647", "x8647"]
+    "text",
+    [
+        *("8647", " 8647.", "(8647)", "8647, so", "8647.5", " .8647", "-8647", "−8647", "8647/2", "8,647", "8 647"),
+        *("18647", "x8647"),
+    ],
 )
 def test_needles_and_answers_in_context_agree_on_what_is_a_number(text: str) -> None:
     (needle,) = given(text, Sample((), "", ("8647",), ("8647",), ()))

@@ -74,8 +74,8 @@ def given(text: str, sample: Sample) -> list[Given]:
 
     The first words with a digit 0 to 9 are the answers, in the order of the question; other words do not count, nor
     does what follows the last one asked for. A word is `grounding.WORD`, with all that is joined to it, and is compared
-    whole: -8647, 8647.5, 8647/2, 8,647 and x8647 state something else than 8647, a full stop or a comma behind it is
-    none of it, and a space cuts a number in two. In another order they are wrong too.
+    whole: -8647, 8647.5, .8647, 8647/2, 8,647 and x8647 state something else than 8647, a full stop or a comma behind
+    it is none of it, and a space cuts a number in two. In another order they are wrong too.
     """
     told: list[str | None] = [word for word in re.findall(WORD, text) if re.search("[0-9]", word)]
     told += [None] * len(sample.answers)

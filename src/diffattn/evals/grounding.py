@@ -1,6 +1,7 @@
 """Is it in the text? Answers and statements are judged by rule, word by word; what is said first counts."""
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile, takewhile
 from typing import Literal
@@ -25,8 +26,12 @@ SPELT = {str(number): word for number, word in enumerate(ONES)} | {
 """Numbers from 0 to 99 in words; a text may use either, with the same meaning."""
 DIGITS: dict[str, str] = {word: number for number, word in SPELT.items()}
 
-WORD = r"(?:(?<!\w)-(?=\d))?\w+(?:[-'./,:]\w+)*"
-"""With what is joined inside it, so that 42 is in none of 142, 42.5, -42 and forty-two-year-old."""
+MARKS = "".join(chr(i) for i in range(0x300, 0x10000) if unicodedata.category(chr(i)) in ("Mn", "Mc"))
+"""Accents and vowel signs that are characters of their own: parts of a word, which Python's word characters are not."""
+WORD = rf"(?:(?<!\w)[-−](?=\.?\d))?(?:(?<![\w.])\.(?=\d))?[\w{MARKS}]+(?:[-'./,:][\w{MARKS}]+)*"
+"""With what is joined to it, so that 42 is in none of 142, 42.5, .42, -42 and forty-two-year-old."""
+TYPED = str.maketrans("’−", "'-")
+"""An apostrophe and a minus as printed, and as typed."""
 CLAUSE = re.compile(r"[.,;:!?()\"]+(?=\s|$)|\s[-–—]+\s|\n")
 GUESS = re.compile(r"\b(?:perhaps|maybe|possibly|probably|presumably|likely|guess)\b", re.IGNORECASE)
 """After an abstention, what follows such a word is the answer."""
@@ -73,8 +78,12 @@ Statement = tuple[str, str, str]
 
 
 def words(text: str) -> list[str]:
-    """Split into words without regard to case, spaces and punctuation; "'s" is dropped, numbers in words are digits."""
-    found = [str(word).removesuffix("'s") for word in re.findall(WORD, text.casefold().replace("’", "'"))]
+    """Split into words without regard to case, spaces and punctuation; "'s" is dropped, numbers in words are digits.
+
+    An accent may be a character of its own or not.
+    """
+    plain = unicodedata.normalize("NFC", text.casefold()).translate(TYPED)
+    found = [str(word).removesuffix("'s") for word in re.findall(WORD, plain)]
     return [DIGITS.get(word, word) for word in found]
 
 
