@@ -14,11 +14,12 @@ import torch
 
 from diffattn.cli import main
 from diffattn.data.tokenizer import Bytes
+from diffattn.evals.base import Progress
 from diffattn.evals.grounding import judge, statements, told
 from diffattn.evals.hallucination import Hallucination
 from diffattn.evals.intervals import share, t_quantile, wilson
-from diffattn.evals.reader import ModelReader
-from diffattn.evals.summaries import summed
+from diffattn.evals.reader import GREEDY, ModelReader
+from diffattn.evals.summaries import Summaries, summed
 from diffattn.hub.convert import save
 from support.hallucinating import PLAIN, asked, copies, misreads, run, shares
 from support.models import small_model
@@ -60,6 +61,13 @@ def test_summaries_are_judged_statement_by_statement() -> None:
     uneven = summed([["grounded", "absent"], ["misread"], []])
     assert uneven["wrong"]["value"] == pytest.approx(2 / 3)
     assert [(place["value"], place["n"]) for place in uneven["by_place"]] == [(0.5, 2), (1.0, 1)]
+
+
+@pytest.mark.parametrize(("characters", "kinds"), [(22, ["grounded"]), (17, []), (15, []), (10, [])])
+def test_the_beginning_of_a_word_that_was_cut_is_no_statement(characters: int, kinds: list[str]) -> None:
+    reader = Planted(speaks=lambda _: " Ann's pet is a horse.\n")
+    asked = Summaries(["Facts of Ann?"], ["Ann's pet is horse."], 1, characters)
+    assert asked.write(reader, "test", GREEDY, Progress(quiet=True))[0] == [kinds]
 
 
 def test_confidence_that_knows_is_told_from_one_that_does_not() -> None:

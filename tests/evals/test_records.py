@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffattn.evals.grounding import told
+from diffattn.evals.grounding import cut, told
 from diffattn.evals.hallucination import Hallucination
 from diffattn.evals.records import from_file, prepare
 from support.hallucinating import asked, run, shares
@@ -109,15 +109,36 @@ def test_a_file_that_asks_nothing_or_is_no_text_is_named(tmp_path: Path) -> None
     ):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=message):
-            from_file(str(file), 10, 0)
+            from_file(str(file), 10, 0, 32)
     file.write_bytes(b"\xef\xbb\xbf" + row.encode())
-    assert from_file(str(file), 10, 0)[0].paragraph == "é"
+    assert from_file(str(file), 10, 0, 32)[0].paragraph == "é"
 
 
 def test_a_question_asked_twice_of_a_context_has_one_set_of_answers(tmp_path: Path) -> None:
     file = tmp_path / "q.jsonl"
     once = ("It is red.", "What is it?", ["red", "Red"])
-    assert len(from_file(written(file, [once, ("It is red.", "What  is it?", ["Red", "red"])]), 9, 0)[0].questions) == 1
+    assert (
+        len(from_file(written(file, [once, ("It is red.", "What  is it?", ["Red", "red"])]), 9, 0, 32)[0].questions)
+        == 1
+    )
     for answers in (["crimson"], []):
         with pytest.raises(ValueError, match=r"line 2: asks what line 1 asks of the same context, 'What is it\?'"):
-            from_file(written(file, [once, ("It is red.", "What is it?", answers)]), 9, 0)
+            from_file(written(file, [once, ("It is red.", "What is it?", answers)]), 9, 0, 32)
+
+
+def test_an_accepted_answer_is_cut_like_what_is_written(tmp_path: Path) -> None:
+    """Else whoever copies an answer that is longer than what may be written would always be wrong."""
+    long = "the Second Continental Congress of the year 1776"
+    file = written(tmp_path / "q.jsonl", [(f"Signed by {long}. Sealed by none.", "Signed by whom?", [long])])
+    for text, kind in ((f" {long}", "grounded"), (f" {long}.", "grounded"), (" the Second Continental Army", "absent")):
+        result = run(Planted(speaks=lambda _, text=text: text), Hallucination(data=file, what=()))
+        assert shares(result, "answerable")[kind] == 1
+    assert cut(" The answer is: the 1st Congress.", 32) == " The answer is: the 1st Congress"
+    assert (cut(" of the year", 9), cut(" January", 4)) == (" of the", " Jan")
+
+
+def test_halves_of_characters_are_replaced(tmp_path: Path) -> None:
+    file = written(tmp_path / "q.jsonl", [("It is \ud83d red.", "What \ud83d is it?", ["\ud83d red"])])
+    (record,) = from_file(file, 9, 0, 32)
+    assert record.paragraph == "It is ? red."
+    assert record.questions[0][:2] == ("What ? is it?", ("? red",))

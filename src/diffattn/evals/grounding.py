@@ -72,7 +72,7 @@ ABSTENTION = re.compile(
 ALONE = (["none"], ["nothing"])
 """These say so where they are all that is said first."""
 
-STATEMENT = re.compile(rf"(\w+)['’]s (\w+) is (?:an? |the )?({WORD})", re.IGNORECASE)
+STATEMENT = re.compile(rf"(\w+)['’]s (\w+) is (?:an? |the )?+({WORD})", re.IGNORECASE)
 Statement = tuple[str, str, str]
 """Of whom, which field, and its value."""
 
@@ -85,6 +85,12 @@ def words(text: str) -> list[str]:
     plain = unicodedata.normalize("NFC", text.casefold()).translate(TYPED)
     found = [str(word).removesuffix("'s") for word in re.findall(WORD, plain)]
     return [DIGITS.get(word, word) for word in found]
+
+
+def cut(text: str, characters: int) -> str:
+    """Cut a text at so many characters, before a word that would be cut; only a first word is cut itself."""
+    whole = re.match(rf"(?s:.{{1,{characters}}})(?=[.,;:!?)\"'’”]*(?:\s|\Z))", text)
+    return whole[0] if whole else text[:characters]
 
 
 def said(text: str, question: str) -> list[str]:
@@ -117,7 +123,7 @@ def judge(text: str, context: str, question: str, answers: Sequence[str]) -> Kin
     text = claim(text, question)
     given, there = words(text), words(context)
     first = _first(given, FRAME.union(words(question)))
-    for answer in map(words, answers):
+    for answer in filter(None, map(words, answers)):
         if any(given[i : i + len(answer)] == answer for i in range(first + 1)):
             return "grounded"
     if _abstains(text, question, there):

@@ -10,7 +10,7 @@ import numpy as np
 from diffattn.evals.base import Item, Progress, Result, ask
 from diffattn.evals.confidence import PROBABILITIES, judged, signals
 from diffattn.evals.diversity import compared
-from diffattn.evals.grounding import KINDS, WRONG, Kind, claim, paraphrases, said
+from diffattn.evals.grounding import KINDS, WRONG, Kind, claim, cut, paraphrases, said
 from diffattn.evals.intervals import mean, share
 from diffattn.evals.judge import Judge, second_opinion
 from diffattn.evals.reader import GREEDY, ModelReader, Reader, Sampling
@@ -36,7 +36,7 @@ class Hallucination:
     distractors: int = 1
     """Other records' paragraphs in each context, as far as they fit and none answers its questions."""
     characters: int = 32
-    """Every answer is cut at so many, at least 16."""
+    """Every answer is cut at so many, at least 16, before a word that would be cut; so is an accepted one."""
     statements: int = 3
     """Of a summary, the first ones are judged; fewer where the context does not hold them."""
     entropies: tuple[float, ...] = (0.25, 0.5, 0.75)
@@ -127,7 +127,8 @@ class Hallucination:
     ) -> tuple[list[Kind], list[str]]:
         """Write answers, all cut at the same length, and judge them."""
         items = [Item(one.id, one.prompt, max_new_tokens=self.characters, cluster=str(one.record)) for one in asked]
-        texts = [answer.text[: self.characters] for answer in ask(reader, f"{self.name}-written", items, progress, how)]
+        answers = ask(reader, f"{self.name}-written", items, progress, how)
+        texts = [cut(answer.text, self.characters) for answer in answers]
         return [one.judge(text) for one, text in zip(asked, texts, strict=True)], texts
 
     def _chosen(self, reader: Reader, progress: Progress, asked: Sequence[Asked]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diffattn.evals.facts import cities
-from diffattn.evals.grounding import Kind, judge, words
+from diffattn.evals.grounding import Kind, cut, judge, words
 from diffattn.evals.reader import Reader
 
 GENERATED = "records"
@@ -176,12 +176,13 @@ def _new(draw: random.Random, field: str, taken: Collection[str]) -> str:
     return value
 
 
-def from_file(path: str, count: int, seed: int) -> list[Record]:
+def from_file(path: str, count: int, seed: int, characters: int) -> list[Record]:
     """Draw so many contexts of a JSONL file, with all questions about each.
 
     A line is {"context": text, "question": text, "answers": [text, ...]}; without answers the context does not hold it.
-    A line that stands there twice counts once. ValueError: no such file, none or other lines, or a question asked twice
-    of a context with other answers.
+    An accepted answer is cut at so many characters, as what a model writes is, with the space before it. A line that
+    stands there twice counts once. ValueError: no such file, none or other lines, or a question asked twice of a
+    context with other answers.
     """
     if not Path(path).is_file():
         raise ValueError(f'no questions at {path!r}; expected "{GENERATED}" or a JSONL file')
@@ -196,11 +197,17 @@ def from_file(path: str, count: int, seed: int) -> list[Record]:
     if not found:
         raise ValueError(f"{path} holds no question; expected a line for each, {LINE}")
     records = [
-        Record(context, tuple(question for _, question in some.values()), (context,), named=False)
+        Record(context, tuple(_shortened(question, characters) for _, question in some.values()), (context,), False)
         for context, some in found.items()
     ]
     random.Random(str(seed)).shuffle(records)
     return records[:count]
+
+
+def _shortened(question: Question, characters: int) -> Question:
+    return question._replace(
+        answers=tuple(cut(f" {answer.strip()}", characters).strip() for answer in question.answers)
+    )
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str, Question]]:
@@ -214,9 +221,15 @@ def _lines(file: Path) -> Iterator[tuple[int, str, Question]]:
         try:
             row: dict[str, Any] = json.loads(line)
             context, question, answers = (row[name] for name in ("context", "question", "answers"))
+            if not isinstance(answers, list):
+                raise TypeError("not a list")
+            # JSON can write halves of characters, which no tokenizer reads.
+            context, question, *answers = (
+                one.encode(errors="replace").decode() for one in (context, question, *answers)
+            )
             one_line = re.sub(r"\s+", " ", question).strip()
-            if not isinstance(answers, list) or not all(map(words, [one_line, *answers])):
-                raise TypeError("not a list of texts with a word each")
+            if not all(map(words, [one_line, *answers])):
+                raise ValueError("no word")
             found = number, context.strip(), Question(one_line, tuple(answers))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
@@ -237,7 +250,7 @@ def prepare(
     """
     built_in = data == GENERATED
     sizes = [*range(facts, ANSWERABLE - 1, -1)] if built_in else [None]
-    drawn = cache(lambda n: from_file(data, count, seed) if n is None else generated(count, n, seed))
+    drawn = cache(lambda n: from_file(data, count, seed, characters) if n is None else generated(count, n, seed))
     for lead, size in product(QUESTION_LEADS, sizes):
         records = drawn(size)
         fit = [record for record in records if _fits(reader, lead, record.paragraph, record, characters)]

@@ -1,13 +1,14 @@
 """Summaries of generated records: their statements "X's field is value." are found and judged by rule."""
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from diffattn.evals.base import Item, Progress, ask
-from diffattn.evals.grounding import KINDS, WRONG, Kind, judge_statement, statements, told
+from diffattn.evals.grounding import KINDS, WORD, WRONG, Kind, judge_statement, statements, told
 from diffattn.evals.intervals import mean, share
 from diffattn.evals.reader import Reader, Sampling
 from diffattn.evals.records import SUMMARY_LEADS, Prepared, question_prompt
@@ -35,10 +36,14 @@ class Summaries:
         texts = [answer.text[: self.characters] for answer in ask(reader, f"{name}-summaries", items, progress, how)]
         facts = map(told, self.contexts)
         kinds: list[list[Kind]] = [
-            [judge_statement(one, known) for one in statements(text)[: self.statements]]
+            [judge_statement(one, known) for one in statements(self._whole(text))[: self.statements]]
             for text, known in zip(texts, facts, strict=True)
         ]
         return kinds, texts
+
+    def _whole(self, text: str) -> str:
+        """Give a text without a last word that may go on where it was cut: its beginning is no statement of it."""
+        return text if len(text) < self.characters else re.sub(rf"{WORD}$", "", text)
 
 
 def summaries(reader: Reader, prepared: Prepared, most: int, limit: int | None, seed: int) -> Summaries | None:
