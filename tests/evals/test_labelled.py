@@ -63,6 +63,7 @@ def test_one_file_is_split_by_the_texts_themselves(tmp_path: Path) -> None:
         ),
         ("a,b\nalone\n", "row 2: expected a text and its label"),
         ('a,b\r\n"b c", \r\n', "row 2: expected a text and its label"),
+        ("Where, then?,place\n", "row 1: expected a text and its label, got 3 columns"),
         ("a," + "b" * 200_000, "is no CSV"),
         ('{"text": "a", "label": null}', "line 1: expected a JSON object"),
         ('{"text": "a", "label": "\\n"}', "line 1: expected a JSON object"),
@@ -98,6 +99,13 @@ def test_fine_classes_are_trecs_alone(tmp_path: Path) -> None:
             labelled(source, fine=True)
     with pytest.raises(ValueError, match="expected 'docstrings', a file"):
         labelled(str(tmp_path / "missing"))
+
+
+def test_folders_called_train_and_test_are_no_files(tmp_path: Path) -> None:
+    for side in ("train", "test"):
+        (tmp_path / side).mkdir()
+    with pytest.raises(ValueError, match="expected 'docstrings', a file"):
+        labelled(str(tmp_path))
 
 
 def test_cutting_keeps_the_largest_classes_and_no_text_on_both_sides() -> None:

@@ -128,9 +128,10 @@ def labelled(source: str = DOCSTRINGS, fine: bool = False) -> Labelled:
     place = Path(source).expanduser()
     name = place.name
     if place.is_dir():
-        sides = [[f for f in sorted(place.iterdir()) if side in (f.stem, f.suffix[1:])] for side in ("train", "test")]
-        if all(len(files) == 1 for files in sides):
-            shown, asked = (_examples(files[0], fine) for files in sides)
+        files = [file for file in sorted(place.iterdir()) if file.is_file()]
+        sides = [[file for file in files if side in (file.stem, file.suffix[1:])] for side in ("train", "test")]
+        if all(len(side) == 1 for side in sides):
+            shown, asked = (_examples(file, fine) for (file,) in sides)
             return Labelled(name, tuple(shown), tuple(asked))
         place /= "data_full.json"
     if not place.is_file():
@@ -207,8 +208,11 @@ def _csv(text: str, file: Path) -> Iterator[Example]:
     for number, row in enumerate(rows, 1):
         if not row or (number == 1 and row[0].strip().lower() == "text"):
             continue
-        if len(row) < 2 or not row[1].strip():
-            raise ValueError(f"{file}, row {number}: expected a text and its label, got {row[0][:60]!r} alone")
+        if len(row) != 2 or not row[1].strip():
+            got = (
+                f"{row[0][:60]!r} alone" if len(row) < 3 else f"{len(row)} columns; a text with commas stands in quotes"
+            )
+            raise ValueError(f"{file}, row {number}: expected a text and its label, got {got}")
         yield _example(row[0], row[1])
 
 
