@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffattn.evals.table import as_text
+from diffattn.evals.table import as_text, room
 
 LONG = "share of wrong answers, misread or not in the context, where it holds the answer"
 CELL = "0.5 (0.25 to 0.75, n = 24 questions)"
@@ -28,3 +28,11 @@ def test_columns_without_room_follow_below_and_no_number_is_lost(models: int, wi
     assert table.count("n =") == models
     losses = [word for line in table.splitlines() if line.startswith("loss") for word in line.split()[1:]]
     assert losses == [str(i) for i in range(models)]
+
+
+def test_a_very_narrow_terminal_gets_a_table_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    rows = [["model", "one"], [LONG, CELL]]
+    lines = as_text(rows, room()).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert sorted("".join(lines).replace(" ", "")) == sorted("".join(map("".join, rows)).replace(" ", ""))

@@ -8,13 +8,15 @@ from itertools import zip_longest
 WIDEST = 120
 NAMES = 32
 """The first column gets so much at least, if it has that long a name."""
+NARROWEST = 40
+"""Beside such a name, a column of numbers needs some room."""
 HEADS = 24
 """A head is wrapped here where that saves room."""
 
 
 def room() -> int:
-    """Columns of the terminal that stdout is, at most 120; as many where it is none."""
-    return min(WIDEST, shutil.get_terminal_size((WIDEST, 1)).columns)
+    """Columns of the terminal that stdout is, 40 to 120; 120 where it is none."""
+    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((WIDEST, 1)).columns))
 
 
 def as_text(rows: Sequence[Sequence[str]], width: int = WIDEST) -> str:
