@@ -173,3 +173,11 @@ def test_numbers_on_other_items_are_said_not_to_compare(tmp_path: Path, capsys: 
 def test_a_call_without_models_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval"]) == 2
     assert "needs a model folder" in capsys.readouterr().err
+
+
+def test_a_folder_may_be_called_like_a_task(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "needle").mkdir()
+    assert main(["eval", "missing", "--tasks", "needle"]) == 2
+    told = capsys.readouterr().err
+    assert "missing" in told and "needs a value" not in told

@@ -83,7 +83,9 @@ def _named(argv: list[str]) -> tuple[list[str], list[str], dict[str, "Harness"]]
     from diffattn.evals.harness import OUTSIDE, Harness
     from diffattn.evals.tasks import TASKS
 
-    argv, names = take_words(argv, "--tasks", lambda word: not Path(word).exists())
+    # A folder may be called like a task, for instance the --out of an earlier call.
+    known = [*MEASURED, *TASKS]
+    argv, names = take_words(argv, "--tasks", lambda word: word in known or not Path(word).exists())
     names = list(dict.fromkeys(names or ["loss"]))
     outside = [name for name in names if name.startswith(OUTSIDE)]
     include: list[str] = []
@@ -91,7 +93,6 @@ def _named(argv: list[str]) -> tuple[list[str], list[str], dict[str, "Harness"]]
         argv, include = take_each(argv, "--harness.include")
     harness = {name: Harness.named(name, tuple(map(Path, include))) for name in outside}
     for name in names:
-        if name not in (*MEASURED, *TASKS, *harness):
-            known = [*MEASURED, *TASKS]
+        if name not in (*known, *harness):
             raise ValueError(f"unknown task {name!r}{nearest(name, known)}; there are {', '.join(known)}")
     return argv, names, harness
