@@ -94,6 +94,18 @@ def test_confidence_that_knows_is_told_from_one_that_does_not() -> None:
         assert area["low"] < 0.5 < area["high"]
 
 
+def test_the_probability_of_an_answer_holds_that_of_its_own_writing(tmp_path: Path) -> None:
+    """Capitals within a word stand in none of the usual ways to write it."""
+    row = {"question": "Who sang?", "answers": ["McDonald"]}
+    rows = [json.dumps({"context": f"McDonald sang {song}.", **row}) for song in ("a song", "a hymn")]
+    (tmp_path / "q.jsonl").write_text("\n".join(rows))
+    reader = Planted(lambda _, text: math.log(0.9 if text == " McDonald\n" else 0.001), lambda _: " McDonald")
+    task = Hallucination(data=str(tmp_path / "q.jsonl"), what=("confidence",), distractors=0)
+    raw = run(reader, task).parts["confidence"]["signals"]["answer probability"]["raw"]
+    # 0.904 where it is right.
+    assert raw["brier"] == pytest.approx(0.096**2)
+
+
 def test_choices_are_judged_with_their_log_loss() -> None:
     def knows(prompt: str, choice: str) -> float:
         return -0.1 if choice.strip() == told(prompt).get(asked(prompt), "unknown") else -3.0

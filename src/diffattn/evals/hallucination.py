@@ -61,6 +61,7 @@ class Hallucination:
         fits, options out of range, no such data, no answer from the judge.
         """
         self._check(limit)
+        other = Judge(self.judge, self.judge_model) if self.judge else None
         prepared = prepare(reader, self.data, self.records, self.facts, self.distractors, self.characters, seed)
         asked = prepared.asked()[:limit]
         if not any(one.answerable for one in asked):
@@ -83,8 +84,7 @@ class Hallucination:
             parts["diversity"] = compared(
                 reader, asked[first], (kinds[first], texts[first]), answer, self.entropies, self.seeds, summarise
             )
-        if self.judge:
-            other = Judge(self.judge, self.judge_model)
+        if other:
             parts["judge"] = second_opinion(other, self.name, asked, texts, kinds, progress)
         wrong = {one.id: float(kind in WRONG) for one, kind in zip(asked, kinds, strict=True) if one.answerable}
         settings = {
@@ -172,7 +172,11 @@ def _confidence(
     questions = [asked[i].question.text for i in some]
     told = [claim(texts[i], question) for i, question in zip(some, questions, strict=True)]
     claims = [" ".join(said(text, question)) or text for text, question in zip(told, questions, strict=True)]
-    ways = [paraphrases(*pair) for pair in zip(claims, questions, strict=True)]
+    # Claims are words without regard to case: what was written is a way to say it as well.
+    ways = [
+        tuple(dict.fromkeys((*paraphrases(one, question), f"{texts[i]}\n")))
+        for i, one, question in zip(some, claims, questions, strict=True)
+    ]
     right, records = np.array([kinds[i] == "grounded" for i in some]), [asked[i].record for i in some]
     found = signals(reader, [asked[i].prompt for i in some], [texts[i] for i in some], ways, right, records)
     return {
