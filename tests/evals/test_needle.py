@@ -248,6 +248,7 @@ def test_beyond_the_context_a_model_is_stretched_and_a_planted_reader_is_not() -
         (Needle(lengths=(math.nan,)), "lengths are finite and above 0"),
         (Needle(facts=60, lengths=(4000,)), "60 cities are needed, and there are 42"),
         (Needle(facts=20, digits=1, lengths=(4000,)), "9 numbers of 1 digits"),
+        (Needle(digits=20), "18 digits at most"),
         (NeedleAlike(lookalikes=5), "4 lookalikes"),
         (NeedleDistractors(distractors=5), "4 other numbers"),
         (NeedleCorrupted(tellings=2), "tellings: got 2, needs a whole number of at least 3"),
@@ -315,6 +316,9 @@ def test_limit_and_seed_do_as_they_say() -> None:
     few = run(task, copier(), limit=7)
     assert few.measure.n == len(few.outcomes) == 7
     assert len({name.rsplit("/", 2)[1] for name in few.outcomes}) == 5
+    # As many samples as pairs of a cell and a length still stand at every depth.
+    places = [name.split("/") for name in run(Needle(source="noise", preset="paper"), copier(), limit=8).outcomes]
+    assert [len({*part}) for part in zip(*places, strict=True)][:3] == [4, 2, 5]
     assert prompts(task, limit=5) == prompts(task, limit=5)
     assert not {*prompts(task, limit=5)} & {*prompts(task, limit=5, seed=1)}
 

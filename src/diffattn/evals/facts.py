@@ -16,6 +16,8 @@ BEGINNINGS = re.findall(
 VOWELS = "aeiou"
 ENDINGS = re.findall(r"\w+", "bar dan dor fen gar lin mar mon nar nis pol ran rin sta tan tov var vik zen zin")
 """A name is a beginning, a vowel and an ending. All are equally long, so that none is a part of another."""
+MOST_DIGITS = 18
+"""Of more there are more numbers than can be counted in 64 bits."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 Given = Literal["right", "tempting", "other", "absent", "none"]
@@ -118,6 +120,8 @@ def keys(draw: random.Random, count: int) -> list[str]:
 
 def numbers(draw: random.Random, count: int, digits: int) -> list[str]:
     """Draw distinct numbers of so many digits, so that none is a part of another. ValueError: there are too few."""
+    if digits > MOST_DIGITS:
+        raise ValueError(f"numbers have {MOST_DIGITS} digits at most, {digits} were asked for")
     least = 10 ** (digits - 1)
     if count > 9 * least:
         raise ValueError(f"there are {9 * least} numbers of {digits} digits, {count} are needed: give more digits")

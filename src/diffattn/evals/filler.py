@@ -33,7 +33,7 @@ def filler(source: str, longest: int) -> Filler:
     """Read filler for prompts of up to `longest` words.
 
     source: as `documents` takes it, its held-out part "dev"; "noise": words of 2 to 8 random letters. DataError: no
-    such source; ValueError: there is no word in it.
+    such source; ValueError: there is no word in that part.
     """
     wanted = ENOUGH * longest
     if source == NOISE:
@@ -45,7 +45,7 @@ def filler(source: str, longest: int) -> Filler:
         if len(words) >= wanted:
             break
     if not words:
-        raise ValueError(f"{source} has no text to hide facts in: name another source, or noise")
+        raise ValueError(f"{source} holds no text out to hide facts in: name another or a longer source, or noise")
     return Filler(words)
 
 

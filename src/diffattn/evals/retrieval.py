@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, ClassVar, Literal
 
 from diffattn.evals.answering import DENOMINATORS, attention_to, prompt_of
@@ -147,9 +147,13 @@ def _tokens(length: float, context: int) -> int:
 
 
 def _spread(hidden: Sequence[Hidden], limit: int | None) -> Sequence[Hidden]:
-    """Choose at most so many, evenly over cells, lengths and depths."""
+    """Choose at most so many, evenly over cells, lengths and depths.
+
+    One of each part of the list, at another place each time, or all might stand at the first depth.
+    """
     count = len(hidden) if limit is None else min(limit, len(hidden))
-    return [hidden[i * len(hidden) // count] for i in range(count)]
+    ends = pairwise(i * len(hidden) // count for i in range(count + 1))
+    return [hidden[first + i % (last - first)] for i, (first, last) in enumerate(ends)]
 
 
 def _of(outcomes: Sequence[Outcome], cell: Cell) -> list[Outcome]:
