@@ -116,7 +116,17 @@ def test_further_micro_batches_find_the_gradients_of_the_first() -> None:
 @pytest.mark.parametrize("variant", ["softmax", "diff_v1", "diff_v2"])
 def test_executed_flops_are_those_of_the_config(variant: str, vocabulary: int) -> None:
     # Logits of one piece of the vocabulary are computed once, those of several pieces again in the backward pass.
-    config = small_config(variant, mixer={"head_dim": 16}, vocab_size=vocabulary)
+    assert_executed(small_config(variant, mixer={"head_dim": 16}, vocab_size=vocabulary))
+
+
+@pytest.mark.parametrize("groups", [None, 1])
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("variant", ["softmax", "diff_v1", "diff_v2"])
+def test_the_products_of_every_implementation_are_counted(variant: str, impl: str, groups: int | None) -> None:
+    assert_executed(small_config(variant, mixer={"impl": impl, "head_dim": 16, "kv_heads": groups}, layers=1))
+
+
+def assert_executed(config: ModelConfig) -> None:
     found = training(config, Setting(batch_size=2))
     assert sum(found.flops.values()) == 2 * config.context * config.cost().flops_executed
 

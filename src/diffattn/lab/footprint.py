@@ -7,7 +7,7 @@ what kernels allocate within themselves (tens of MB of packed matrices), the pro
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from diffattn.data import TextData
 from diffattn.model.config import ModelConfig
@@ -30,6 +30,15 @@ from diffattn.train.start import train_only
 
 Kind = Literal["weights", "gradients", "moments", "activations", "cache", "tokens", "temporary"]
 """What a storage is for. Activations: what the forward pass keeps for the backward pass. Temporary: the rest."""
+
+
+# torch's registry knows its fused attention on GPUs only; the CPU's is counted here by torch's own rule.
+_FUSED_ON_CPU: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_: sdpa_flop_count(q, k, v),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda grad, q, k, v, *_: sdpa_backward_flop_count(grad, q, k, v)
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +160,9 @@ class _Ledger(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:
             return 0  # Where the program reads a value (is a token outside the vocabulary?) it reads 0.
         out = func(*args, **(kwargs or {}))
-        if func.overloadpacket in flop_registry:
+        if count := _FUSED_ON_CPU.get(func.overloadpacket):
+            self.flops[self.phase] += count(*(x.shape for x in args if isinstance(x, Tensor)))
+        elif func.overloadpacket in flop_registry:
             self.flops[self.phase] += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=out)
         for x in tree_leaves(out):
             if isinstance(x, Tensor):
