@@ -28,7 +28,7 @@ def test_trec_is_latin_1_and_its_classes_are_written_out(tmp_path: Path) -> None
 
 def test_csv_may_quote_and_have_a_header(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text('text,category\n"Where, then?",card_arrival\n')
-    (tmp_path / "test.csv").write_text("Lost it,lost_card\n")
+    (tmp_path / "test.csv").write_text("utterance,Label\nLost it,lost_card\n")
     found = labelled(str(tmp_path))
     assert found.shown == (Example("Where, then?", "card arrival"),)
     assert found.asked == (Example("Lost it", "lost card"),)
@@ -63,6 +63,10 @@ def test_one_file_is_split_by_the_texts_themselves(tmp_path: Path) -> None:
         ),
         ("a,b\nalone\n", "row 2: expected a text and its label"),
         ('a,b\r\n"b c", \r\n', "row 2: expected a text and its label"),
+        (
+            "Category,Message\nham,Hello\n",
+            "row 1: expected a text before its label, got columns called Category, Message",
+        ),
         ("Where, then?,place\n", "row 1: expected a text and its label, got 3 columns"),
         ("a," + "b" * 200_000, "is no CSV"),
         ('{"text": "a", "label": null}', "line 1: expected a JSON object"),

@@ -22,6 +22,8 @@ WORDS = 5
 """Shorter docstrings say too little of their module."""
 ASKED = 5
 """Where a source has no split of its own, one text of so many is asked and the others are shown."""
+LABELS = ("label", "category")
+"""Heads of a CSV's column of labels."""
 TREC_LINE = re.compile(r"([A-Z]+):(\w+)\s+(.+)")
 COARSE = {
     "ABBR": "abbreviation",
@@ -206,7 +208,10 @@ def _csv(text: str, file: Path) -> Iterator[Example]:
     except csv.Error as error:
         raise ValueError(f"{file} is no CSV: {error}") from error
     for number, row in enumerate(rows, 1):
-        if not row or (number == 1 and row[0].strip().lower() == "text"):
+        heads = [cell.strip().lower() for cell in row] if number == 1 else []
+        if heads and heads[0] in LABELS:
+            raise ValueError(f"{file}, row 1: expected a text before its label, got columns called {', '.join(row)}")
+        if not row or (heads and (heads[0] == "text" or heads[-1] in LABELS)):
             continue
         if len(row) != 2 or not row[1].strip():
             got = (
