@@ -83,7 +83,9 @@ class Quantise:
             with applied(reader.model, setting, self.by) as (model, by):
                 losses = nats(model, rows)
                 identity = f"{reader.identity}, {setting}, {by}"
-                other = ModelReader(model, reader.tokenizer, identity, reader.batch_size)
+                # A scale that queries share would know of the padding between rows.
+                size = 1 if setting.per in ("tensor", "head") else reader.batch_size
+                other = ModelReader(model, reader.tokenizer, identity, size)
                 for name, task in others.items():
                     then[name][str(setting)] = task.run(other, limit, seed, progress).to_dict()
             changes.append(losses - plain)
