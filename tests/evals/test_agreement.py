@@ -106,6 +106,16 @@ def test_one_map_has_no_pair() -> None:
     assert [[map.name for map in layer.maps] for layer in inside.layers] == [["A", "effective"]] * 2
 
 
+def test_what_comes_out_of_a_gate_is_the_map_times_it() -> None:
+    for layer in look_inside(stirred_model("output_gate"), [text_batch()], answers=False, hull_samples=0).layers:
+        own, effective = layer.maps
+        assert all(0 < gate < 1 for gate in own.coefficient.heads)
+        assert effective.coefficient.heads == [1.0] * layer.heads
+        # Each entry loses by its gate.
+        for gated, entry in zip(effective.weight_by_distance.heads, own.weight_by_distance.heads, strict=True):
+            assert gated[0] < entry[0]
+
+
 def _jensen_shannon(p: np.ndarray, q: np.ndarray) -> float:
     mean = (p + q) / 2
     return sum(_divergence(x, mean) for x in (p, q)) / 2

@@ -141,6 +141,17 @@ def test_two_models_stand_in_lines_of_120_columns_and_are_compared_on_the_same_p
     assert " on the same pieces: " in " ".join(printed.split())
 
 
+def test_what_was_found_of_a_run_is_kept_there_and_of_a_checkpoint_beside_others_nowhere(tmp_path: Path) -> None:
+    for name in ("model", "checkpoint-5"):
+        save(small_model("softmax", torch.float32, vocab_size=257), tmp_path / name)
+    (tmp_path / "config.json").write_text("{}")
+    call = ["--tasks", "long_context", "--limit", "2"]
+    assert main(["eval", str(tmp_path / "checkpoint-5"), *call]) == 0
+    assert not (tmp_path / "evals").exists()
+    assert main(["eval", str(tmp_path / "model"), *call]) == 0
+    assert (tmp_path / "evals" / "long_context.json").is_file()
+
+
 @pytest.mark.parametrize(("option", "value"), [("limit", "0"), ("limit", "-1"), ("seed", "-1")])
 def test_limits_and_seeds_are_checked_before_anything_is_measured(
     option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -7,7 +7,7 @@ import torch
 
 from diffattn.cli import main
 from diffattn.data.base import Batch
-from diffattn.evals.prune import Pruning, prune, sentence
+from diffattn.evals.prune import Pruning, prune, sentence, window_losses
 from diffattn.evals.removal import Unit, all_heads, blanked, masked, parameters_gone, second_maps
 from diffattn.hub.convert import save
 from diffattn.model.decoder import Decoder
@@ -205,12 +205,23 @@ def test_what_is_wrong_with_a_broken_model_is_said(name: str, said: str):
         pruned(model)
 
 
+def test_the_interval_of_few_windows_is_students():
+    model = with_lambdas(0.9, 0.9)
+    before = window_losses(model, REPORTING)
+    found = pruned(model).by_loss[-1]
+    with masked(model, second_maps(model)):
+        added = (window_losses(model, REPORTING) - before)[:, 0] / before[:, 1]
+    assert found.change == pytest.approx(float(added.mean()))
+    assert len(added) == 4
+    assert found.interval == pytest.approx(3.182446 * float(added.std()) / 2)
+
+
 def test_the_command_writes_the_same_numbers_it_prints(tmp_path, capsys):
     texts = folder_of(tmp_path / "texts", documents(40))
     sizes = {"vocab_size": 257, "dtype": torch.float32}
     for name in ("diff_v1", "softmax"):
         save(small_model(name, **sizes), tmp_path / name / "model")
-    (tmp_path / "diff_v1" / "metrics.jsonl").touch()
+    (tmp_path / "diff_v1" / "config.json").write_text("{}")
     call = ["prune", str(tmp_path / "diff_v1" / "model"), "--source", str(texts), "--tokens", "480"]
     assert main([*call, "--baseline", str(tmp_path / "softmax" / "model")]) == 0
     printed = capsys.readouterr().out

@@ -13,7 +13,7 @@ from diffattn.lab.report.ladder import _page, _text
 from diffattn.lab.scaling import measure
 from diffattn.lab.scaling_fit import bootstrap, fit, interval
 from diffattn.lab.scaling_sentence import percent
-from diffattn.lab.scaling_shares import Fits, shares_at
+from diffattn.lab.scaling_shares import Fits, cost_line, shares_at
 from diffattn.lab.sweep import between
 from support.ladders import Truth, losses_of, planted, report_of
 from support.plans import tiny_plan, tiny_task
@@ -126,6 +126,16 @@ def test_a_loss_that_no_number_of_tokens_reaches_is_said_to_be_out_of_reach():
     )
     assert "no number is enough" in _text(found)
     json.dumps(found, allow_nan=False)
+
+
+def test_seconds_and_flops_along_a_scale_without_an_end_have_a_lower_bound():
+    fitted = fit(planted(Truth()))
+    # One of four resamplings finds the arm beyond reach.
+    drawn = replace(fitted, p=np.stack([fitted.p, fitted.p, fitted.p, fitted.p - [0, 0, 0, 0, 0, 50, 50]]))
+    points = [{**point, "seconds": {"softmax": 1e-6, "diff_v1": 1e-6}} for point in POINTS]
+    cost = {"seconds": tuple(cost_line(points, name, "seconds") for name in ("softmax", "diff_v1"))}
+    found = shares_at(MIDDLE, POINTS, cost, 1, Fits(fitted, drawn, 3))["seconds"]
+    assert found["unbounded"] and found["high"] is None and 0 < found["low"] < found["value"]
 
 
 @pytest.mark.parametrize(

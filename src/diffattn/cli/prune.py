@@ -45,14 +45,14 @@ def prune(argv: list[str]) -> int:
             json: Print everything as JSON instead.
             out: File for that JSON; evals/prune.json of the run whose model/ this is when left out.
         """
+        from diffattn.evals.opening import run_of
         from diffattn.evals.prune import prune_folder
 
         found = prune_folder(model, baseline, source, split, tokens, batch_size)
         content = {"model": str(model), "baseline_model": baseline and str(baseline), **found.to_dict()}
         text = encoder.dumps(content, indent=1)
-        run_folder = model.absolute().parent
-        if out is None and (run_folder / "metrics.jsonl").exists():
-            out = run_folder / "evals" / "prune.json"
+        if out is None and (trained := run_of(model)):
+            out = trained / "evals" / "prune.json"
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(text + "\n", encoding="utf-8")

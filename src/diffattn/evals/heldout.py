@@ -10,7 +10,8 @@ import torch
 
 from diffattn.data import TextData, data_from_dict, open_data
 from diffattn.data.base import Batch, Data
-from diffattn.hub.convert import TOKENIZER
+from diffattn.evals.opening import run_of
+from diffattn.hub.convert import CONFIG, TOKENIZER
 from diffattn.model.decoder import Decoder
 
 
@@ -20,11 +21,11 @@ def held_out(folder: Path, model: Decoder, source: str | None = None) -> Data:
     source as in `TextData`, read with the tokenizer in the folder; None: the data of the run whose model/ this is,
     else Python's standard library. ValueError: no usable data, a model without a tokenizer for it.
     """
-    vocabulary, run = Path(folder) / TOKENIZER, Path(folder).absolute().parent / "config.json"
+    vocabulary, run = Path(folder) / TOKENIZER, run_of(folder)
     config = TextData(tokenizer=str(vocabulary) if vocabulary.is_file() else "bytes")
     if source is not None:
         config = replace(config, source=source)
-    elif run.is_file() and "data" in (stored := json.loads(run.read_text(encoding="utf-8"))):
+    elif run and "data" in (stored := json.loads((run / CONFIG).read_text(encoding="utf-8"))):
         config = data_from_dict(stored["data"])
     data = open_data(config, context=model.config.context, batch_size=1, seed=0)
     if data.vocab_size > model.config.vocab_size:

@@ -89,8 +89,9 @@ class _LayerSums:
         with torch.no_grad():
             known = [Branch(branch.name, *(x.detach() for x in branch[1:])) for branch in named]
             whole = Branch("effective", effective.new_ones(()), effective.detach())
-            # A single map is the effective one, and measured once.
-            entropies = [self._measure(branch, seen) for branch in (known if len(known) == 1 else [*known, whole])]
+            # A single map is the effective one, unless a gate scales it, and measured once.
+            single = len(known) == 1 and torch.equal(known[0].map, whole.map)
+            entropies = [self._measure(branch, seen) for branch in (known if single else [*known, whole])]
             if [branch.name for branch in known[:2]] == ["A1", "A2"]:
                 self._pair(known[:2], (entropies[0], entropies[1]), seen)
             self.lam.add(layer.mixer, layer.x)

@@ -12,7 +12,7 @@ from diffattn.evals.base import Progress, Result, pairable, paired
 from diffattn.evals.base import Task as ItemTask
 from diffattn.evals.heldout import held_out, together
 from diffattn.evals.instruments import look_inside
-from diffattn.evals.opening import tokenizer_of
+from diffattn.evals.opening import run_of, tokenizer_of
 from diffattn.evals.outliers import outliers
 from diffattn.evals.perplexity import evaluate
 from diffattn.evals.results import write_result
@@ -52,8 +52,8 @@ def evaluate_folders(
     results: list[dict[str, Result]] = []
     failed: list[str] = []
     for folder in folders:
-        run = Path(folder).absolute().parent
-        place = out or (run / "evals" if (run / "config.json").is_file() else None)
+        run = run_of(folder)
+        place = out or (run and run / "evals")
         part: Json = {"model": str(folder)}
         if measured or not tasks:
             part = measure(folder, measured, **corpus, batch_size=batch_size)

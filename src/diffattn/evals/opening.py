@@ -41,10 +41,16 @@ def tokenizer_of(folder: Path) -> Tokenizer:
     return tokenizer
 
 
+def run_of(folder: Path) -> Path | None:
+    """Give the folder of the run whose model/ this is; None: a model by itself, a checkpoint beside others."""
+    run = Path(folder).absolute().parent
+    return run if Path(folder).absolute().name == "model" and (run / CONFIG).is_file() else None
+
+
 def synthetic_task(folder: Path) -> str | None:
     """Name the synthetic task of the run whose model/ this is; None: text, or no run."""
-    run = Path(folder).absolute().parent / "config.json"
-    match json.loads(run.read_text(encoding="utf-8")) if run.is_file() else None:
+    run = run_of(folder)
+    match run and json.loads((run / CONFIG).read_text(encoding="utf-8")):
         case {"data": {"kind": "synthetic", "task": str(task)}}:
             return task
     return None

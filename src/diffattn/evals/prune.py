@@ -16,6 +16,7 @@ from torch import Tensor
 
 from diffattn.data.base import NOT_SCORED, Batch, Split
 from diffattn.evals.heldout import held_out, together
+from diffattn.evals.intervals import CLUSTERS, Z, t_quantile
 from diffattn.evals.removal import (
     Removal,
     Unit,
@@ -223,8 +224,10 @@ def _difference(before: Tensor, after: Tensor) -> tuple[float, float]:
     count = before[:, 1]
     added = after[:, 0] - before[:, 0]
     change = added.sum() / count.sum()
-    spread = (added - change * count).square().sum() * len(count) / max(1, len(count) - 1)
-    return float(change), 1.96 * float(spread.sqrt() / count.sum())
+    many = len(count)
+    spread = (added - change * count).square().sum() * many / max(1, many - 1)
+    quantile = t_quantile(many) if 1 < many < CLUSTERS else Z
+    return float(change), quantile * float(spread.sqrt() / count.sum())
 
 
 def sentence(found: Pruning) -> str:

@@ -91,7 +91,10 @@ def _logs(curves: Curves, arm: int, place: Json, cost: Json, vary: list[bool]) -
     for kind, (base, own) in cost.items():
         if base is not None and own is not None:
             at = math.log(place["parameters"])
-            found[kind] = own(at + more_size) + more_tokens - base(at)
+            with np.errstate(invalid="ignore"):
+                along = own(at + more_size) + more_tokens - base(at)
+            # A line without slope makes 0 times infinity of it.
+            found[kind] = np.where(np.isinf(both), np.inf, along)
     return found
 
 
