@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -36,7 +37,10 @@ def test_each_task_is_measured_on_the_held_out_text(tmp_path: Path, text: str) -
     assert found["loss"]["count"] == expected.count
     assert found["loss"]["loss"] == pytest.approx(expected.loss, rel=1e-6)
     assert found["loss"]["bits_per_byte"] is not None and "documents" not in found["loss"]
-    inside = look_inside(model, data.evaluation("test"), answers=False).to_dict()
+    told = Mock()
+    inside = look_inside(model, data.evaluation("test"), answers=False, told=told).to_dict()
+    windows = inside["tokens"] // 24
+    assert told.call_args.args == (windows, windows)
     assert found["maps"]["tokens"] == inside["tokens"] and found["maps"]["answers"] == 0
     for one, other in zip(found["maps"]["layers"], inside["layers"], strict=True):
         assert one["pair"]["cosine"]["mean"] == pytest.approx(other["pair"]["cosine"]["mean"], rel=1e-5)

@@ -4,7 +4,7 @@ B windows, H heads, T tokens of a window. Maps of `TOKENS` tokens exist at a tim
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -31,12 +31,19 @@ HULL_SAMPLES = 200
 """Reads, spread over all layers, that a linear program is asked about."""
 
 
-def look_inside(model: Decoder, batches: Iterable[Batch], *, answers: bool, hull_samples: int = HULL_SAMPLES) -> Inside:
+def look_inside(
+    model: Decoder,
+    batches: Iterable[Batch],
+    *,
+    answers: bool,
+    hull_samples: int = HULL_SAMPLES,
+    told: Callable[[int, int], None] = lambda done, count: None,
+) -> Inside:
     """Measure a model on the tokens of the batches.
 
     answers: the scored targets are answers that stand earlier in their window, as in the synthetic tasks. hull_samples
-    0: no linear programs (else scipy is needed). The model is not changed; no training is running. ValueError: no
-    windows, no scipy.
+    0: no linear programs (else scipy is needed). told: called with the windows behind and of all. The model is not
+    changed; no training is running. ValueError: no windows, no scipy.
     """
     batches = list(chunks(batches))
     windows = sum(len(batch.tokens) for batch in batches)
@@ -55,6 +62,7 @@ def look_inside(model: Decoder, batches: Iterable[Batch], *, answers: bool, hull
             with torch.no_grad():
                 massive.add(number, layer, factors, effective, seen.frame)
         begun, tokens = begun + count, tokens + count * length
+        told(begun, windows)
         marked += int(seen.frame.rows.sum()) if answers else 0
     return Inside(
         tokens=tokens,

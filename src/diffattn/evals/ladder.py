@@ -3,6 +3,7 @@
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -154,7 +155,10 @@ def measure(
         del found["loss"]["documents"]
     if "maps" in tasks:
         answers = isinstance(data.config, SyntheticData)
-        found["maps"] = look_inside(model, windows("maps", tokens), answers=answers).to_dict()
+        seen = data.evaluation(split, tokens)
+        found["maps"] = look_inside(
+            model, seen, answers=answers, told=partial(progress.tell, "maps, windows")
+        ).to_dict()
         del found["maps"]["outliers"]
     if "outliers" in tasks:
         found["outliers"] = outliers(model, windows("outliers", None), tokens).to_dict()
