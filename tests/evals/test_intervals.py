@@ -79,6 +79,7 @@ def test_all_right_is_not_certainly_right() -> None:
 
 
 def test_one_document_tells_nothing_of_others() -> None:
+    assert str(share([1, 0, 1], ["a"] * 3)) == "0.6667 (no interval: one document, n = 3)"
     assert (share([1, 0, 1], ["a"] * 3).low, share([1, 0, 1], ["a"] * 3).high) == (0.0, 1.0)
     assert math.isinf(mean([1.0, 2.0], ["a"] * 2).high)
 

@@ -92,7 +92,7 @@ def test_lines_may_end_as_on_windows_and_hold_half_characters(tmp_path: Path) ->
 
 def test_an_empty_file_has_no_classes(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("")
-    with pytest.raises(ValueError, match=r"a\.csv: 0 class\(es\) to choose from"):
+    with pytest.raises(ValueError, match=r"a\.csv is empty; expected texts with their labels"):
         labelled(str(tmp_path / "a.csv")).cut(10)
 
 

@@ -143,6 +143,9 @@ def test_two_models_stand_in_lines_of_120_columns_and_are_compared_on_the_same_p
     assert max(map(len, printed.splitlines())) <= 120
     assert " bytes)" in printed
     assert " on the same pieces: " in " ".join(printed.split())
+    (pair,) = json.loads((tmp_path / "out" / "eval.json").read_text())["pairs"]
+    assert (pair["task"], pair["model"], pair["against"]) == ("shift", folders[1], folders[0])
+    assert pair["difference"]["low"] < pair["difference"]["value"] < pair["difference"]["high"]
 
 
 def test_what_was_found_of_a_run_is_kept_there_and_of_a_checkpoint_beside_others_nowhere(tmp_path: Path) -> None:

@@ -24,6 +24,10 @@ Z = 1.959963984540054
 """The normal quantile of 97.5 %."""
 
 
+ALONE = "one document: none"
+"""Of how things vary between documents, one tells nothing."""
+
+
 @dataclass(frozen=True)
 class Measure:
     """A number and how well it is known."""
@@ -41,6 +45,8 @@ class Measure:
         return asdict(self)
 
     def __str__(self) -> str:
+        if self.interval == ALONE:
+            return f"{self.value:.4g} (no interval: one document, n = {self.n})"
         return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g}, n = {self.n})"
 
 
@@ -63,7 +69,7 @@ def share(hits: Sequence[bool] | Sequence[float] | np.ndarray, clusters: Sequenc
         worth = min(float(n), max(worth, 1.0))
         z = t_quantile(many) if many > 1 else math.inf
     if math.isinf(z):
-        return Measure(p, 0.0, 1.0, n, "one document: none")
+        return Measure(p, 0.0, 1.0, n, ALONE)
     how = "Wilson" if many == n else "Wilson, n reduced to documents"
     return Measure(p, *wilson(p, worth, z), n, how)
 
@@ -85,7 +91,7 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Sequence[Hashable] | No
     if many >= CLUSTERS:
         return _bootstrap(x, ids)
     if many == 1:
-        return Measure(float(x.mean()), -math.inf, math.inf, len(x), "one document: none")
+        return Measure(float(x.mean()), -math.inf, math.inf, len(x), ALONE)
     half = t_quantile(many) * _standard_error(x, ids)
     return Measure(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, len(x), "t over documents")
 

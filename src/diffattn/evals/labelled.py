@@ -177,6 +177,10 @@ def _clinc(text: str) -> tuple[tuple[Example, ...], tuple[Example, ...]] | None:
 def _examples(file: Path, fine: bool) -> list[Example]:
     text = _decoded(file)
     lines = [line for line in text.split("\n") if line.strip()]
+    if not lines:
+        raise ValueError(
+            f"{file} is empty; expected texts with their labels, as TREC, CLINC-150, JSONL or CSV have them"
+        )
     if lines and TREC_LINE.match(lines[0]):
         return [_trec(line, fine, f"{file}, line {i}") for i, line in enumerate(lines, 1)]
     if fine:
@@ -197,6 +201,8 @@ def _json_line(line: str, where: str) -> Example:
     try:
         row: dict[str, Any] = json.loads(line)
         return _example(row["text"], row["label"])
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: expected a JSON object, got no JSON: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         expected = 'a JSON object with "text", a string, and "label", a string or a number'
         raise ValueError(f"{where}: expected {expected}, got {line[:60]!r}") from error

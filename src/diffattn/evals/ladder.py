@@ -72,14 +72,15 @@ def evaluate_folders(
                 write_result(out, "eval", {"models": found})
             elif place is not None:
                 write_result(place, name, part["tasks"][name])
+    pairs = list(_pairs(folders, results))
     if out is not None:
-        write_result(out, "eval", {"models": found})
+        write_result(out, "eval", {"models": found, "pairs": pairs})
     if len(found) == 1 and not tasks and list(measured) == ["loss"]:
         return json.dumps({"data": found[0]["data"], **_telling(found[0]["loss"])}, indent=1), failed
     if failed and not measured and not any(results):
         return "", failed
     width = room()
-    told = (textwrap.fill(line, width, subsequent_indent="  ") for line in _pairs(folders, results))
+    told = (textwrap.fill(pair["sentence"], width, subsequent_indent="  ") for pair in pairs)
     return "\n".join([side_by_side(found, width), *told, *_heats(folders, results, width)]), failed
 
 
@@ -104,15 +105,19 @@ def _heats(folders: Sequence[Path], results: Sequence[dict[str, Result]], width:
                 yield f"\n{name}, {folder}\n{heat_table(heat, width)}"
 
 
-def _pairs(folders: Sequence[Path], results: Sequence[dict[str, Result]]) -> Iterable[str]:
-    """Each further model against the first one, where both were asked the same; where they were not, it is said."""
+def _pairs(folders: Sequence[Path], results: Sequence[dict[str, Result]]) -> Iterable[Json]:
+    """Each further model against the first one, where both were asked the same; where they were not, it is said.
+
+    Ready for JSON: difference, the model's number less the first one's, and McNemar's p; None where there is none.
+    """
     for folder, other in zip(folders[1:], results[1:], strict=True):
         for name, result in other.items():
             first = results[0].get(name)
             if first is None or not (first.outcomes and result.outcomes):
                 continue
+            pair = {"task": name, "model": str(folder), "against": str(folders[0]), "difference": None, "p": None}
             if not pairable(first, result):
-                yield (
+                sentence = (
                     f"{name}, {folder}: asked other items than {folders[0]}, for instance because its context or its "
                     "tokenizer is another; no difference is given, and their numbers do not compare"
                 )
@@ -120,7 +125,11 @@ def _pairs(folders: Sequence[Path], results: Sequence[dict[str, Result]]) -> Ite
                 difference, p = paired(first, result)
                 chance = "" if p is None else f", McNemar p = {p:.2g}"
                 same = result.paired_by or result.unit
-                yield f"{name}, {folder} - {folders[0]} on the same {same}: {difference}{chance}; these models only"
+                sentence = (
+                    f"{name}, {folder} - {folders[0]} on the same {same}: {difference}{chance}; these models only"
+                )
+                pair |= {"difference": difference.to_dict(), "p": p}
+            yield {**pair, "sentence": sentence}
 
 
 def measure(

@@ -231,6 +231,8 @@ def _lines(file: Path) -> Iterator[tuple[int, str, Question]]:
             if not all(map(words, [one_line, *answers])):
                 raise ValueError("no word")
             found = number, context.strip(), Question(one_line, tuple(answers))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{file}, line {number}: expected {LINE}, got no JSON: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{file}, line {number}: expected {LINE} with a word in the question and in each answer, got "

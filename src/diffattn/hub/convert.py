@@ -96,7 +96,8 @@ def _own_weights(file: Path, model: Decoder, device: str | torch.device) -> dict
 def _read_json(folder: Path) -> dict[str, Any]:
     if not (folder / CONFIG).is_file():
         inside = folder / "model"
-        hint = f"; did you mean {inside}?" if (inside / CONFIG).is_file() else ""
+        runs = [inside, *sorted(folder.glob("*/model"))]
+        hint = next((f"; did you mean {one}?" for one in runs if (one / CONFIG).is_file()), "")
         missing = f"has no {CONFIG}" if folder.is_dir() else "is not a folder"
         raise ValueError(f"{folder} {missing}, so it is no model folder{hint}")
     try:
