@@ -1,8 +1,8 @@
 """Model folders: bit for bit there and back, written whole or not at all, and clear about what they are not."""
 
 import json
-import shutil
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ def test_places_without_a_model_are_refused(folder: Path, tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"has no config.json.*did you mean .*model"):
         diffattn.load(tmp_path)
     shutil.copytree(folder, tmp_path / "runs" / "one" / "model")
-    with pytest.raises(ValueError, match="did you mean .*runs/one/model"):
+    with pytest.raises(ValueError, match=r"did you mean .*runs/one/model"):
         diffattn.load(tmp_path / "runs")
     (tmp_path / "config.json").write_text('{"train": {}}')
     with pytest.raises(ValueError, match="looks like a run's folder; its model is"):
