@@ -84,19 +84,19 @@ static inline int visible_keys(int keys, int q, int64_t diagonal) {
 }
 
 // Sets LINE columns of a tile to 0 from key `visible` on.
-static inline void clear_hidden(float* columns, int visible, int keys) {
-    for (int k = visible; k < keys; k++) std::fill_n(columns + k * BLOCK, LINE, 0.0f);
+static inline void clear_hidden(float* columns, int visible, int keys, int64_t stride = BLOCK) {
+    for (int k = visible; k < keys; k++) std::fill_n(columns + k * stride, LINE, 0.0f);
 }
 
 // One column of registers of `exponentials`, from query q on.
 template <int VECS>
-static inline void exponentials_from(int q, float* scores, int all_keys, int64_t diagonal, float* maximum,
-                                     float* total) {
+static inline void exponentials_from(int q, float* scores, int all_keys, int64_t diagonal, float* maximum, float* total,
+                                     int64_t stride) {
     const int keys = visible_keys(all_keys, q, diagonal);
     vec high[VECS], safe[VECS], added[VECS];
     for (int j = 0; j < VECS; j++) high[j] = load(maximum + q + j * LANES);
     for (int k = 0; k < keys; k++) {
-        for (int j = 0; j < VECS; j++) high[j] = larger(load(scores + k * BLOCK + q + j * LANES), high[j]);
+        for (int j = 0; j < VECS; j++) high[j] = larger(load(scores + k * stride + q + j * LANES), high[j]);
     }
     for (int j = 0; j < VECS; j++) {
         safe[j] = high[j] == -INFINITY ? vec{} : high[j];
@@ -104,7 +104,7 @@ static inline void exponentials_from(int q, float* scores, int all_keys, int64_t
     }
     for (int k = 0; k < keys; k++) {
         for (int j = 0; j < VECS; j++) {
-            float* at = scores + k * BLOCK + q + j * LANES;
+            float* at = scores + k * stride + q + j * LANES;
             const vec e = exponential(load(at) - safe[j]);
             added[j] += e;
             store(at, e);
@@ -119,13 +119,14 @@ static inline void exponentials_from(int q, float* scores, int all_keys, int64_t
 
 // Turns a tile of scores [key][query] into exp(score - running maximum), and brings maximum and sum [query] up to date.
 // The maximum stays -inf, and the exponentials are 0, where no key has been visible yet, and beyond the diagonal.
-static inline void exponentials(float* scores, int keys, int columns, int64_t diagonal, float* maximum, float* total) {
+static inline void exponentials(float* scores, int keys, int columns, int64_t diagonal, float* maximum, float* total,
+                                int64_t stride = BLOCK) {
     int q = 0;
     for (; q + LINE <= columns; q += LINE) {
-        exponentials_from<LINE / LANES>(q, scores, keys, diagonal, maximum, total);
-        clear_hidden(scores + q, visible_keys(keys, q, diagonal), keys);
+        exponentials_from<LINE / LANES>(q, scores, keys, diagonal, maximum, total, stride);
+        clear_hidden(scores + q, visible_keys(keys, q, diagonal), keys, stride);
     }
-    if (q < columns) exponentials_from<1>(q, scores, keys, diagonal, maximum, total);
+    if (q < columns) exponentials_from<1>(q, scores, keys, diagonal, maximum, total, stride);
 }
 
 static inline float lam_of(const Call& call, int64_t b, int64_t h, int64_t query) {

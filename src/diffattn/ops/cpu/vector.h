@@ -13,6 +13,7 @@ constexpr int LANES = 16;
 #else
 constexpr int LANES = 8;
 #endif
+constexpr int LINE = 16;  // floats in a cache line
 
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef float unaligned_vec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));

@@ -7,7 +7,6 @@
 
 constexpr int BLOCK = 64;   // queries that are worked on together
 constexpr int CHUNK = 128;  // keys that are worked on together
-constexpr int LINE = 16;    // floats in a cache line
 
 enum Reach { HIDDEN, PARTIAL, OPEN };  // no query sees any key of the chunk; some see some; every query sees every key
 
@@ -72,13 +71,13 @@ struct Rows {
     }
 
     // Adds ALiBi and mask to scores[key][query] of a chunk that starts at `key`, and sets what is hidden to -inf.
-    void restrict(float* scores, int64_t key, Reach reach) const {
+    void restrict(float* scores, int64_t key, Reach reach, int64_t stride = BLOCK) const {
         if (reach == OPEN && !call.alibi) return;
         const int keys = chunk_size(key);
         const float slope = call.alibi ? call.alibi[h] : 0.0f;
         const int64_t window = call.window ? call.window : INT64_MAX / 2;
         for (int k = 0; k < keys; k++) {
-            float* row = scores + k * BLOCK;
+            float* row = scores + k * stride;
             // Distance of the first query to this key; positive: the key lies in the past.
             const int64_t distance = position - (key + k);
             if (call.alibi) {
