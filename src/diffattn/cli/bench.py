@@ -1,11 +1,13 @@
 """The verb bench: attention, a training step, decoding."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from diffattn.cli.arguments import first, nearest, parse
 
 if TYPE_CHECKING:
+    from diffattn.lab.bench.contenders import Shape
     from diffattn.lab.plan import Task
 
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
@@ -63,23 +65,10 @@ def _attention(
 
     from diffattn.lab.bench import tables
     from diffattn.lab.bench.attention import bench_attention
-    from diffattn.lab.bench.contenders import Shape
     from diffattn.train.profile import choose_device, cpu_threads
 
-    shapes = [
-        Shape(
-            batch=batch,
-            heads=heads,
-            kv_heads=kv_heads or heads,
-            queries=length,
-            keys=length,
-            width=width,
-            value_width=value_width or 2 * width,
-            is_causal=causal,
-            window=window,
-        )
-        for length in lengths
-    ]
+    shape = _shape(batch, heads, kv_heads, width, value_width)
+    shapes = [replace(shape, queries=length, keys=length, is_causal=causal, window=window) for length in lengths]
     printer = tables.Printer()
     with cpu_threads(threads):
         found = bench_attention(
@@ -163,22 +152,11 @@ def _decode(
 
     from diffattn.lab.bench import tables
     from diffattn.lab.bench.attention import bench_attention
-    from diffattn.lab.bench.contenders import Shape
     from diffattn.lab.bench.decode import bench_generation
     from diffattn.train.profile import choose_device, cpu_threads
 
-    shapes = [
-        Shape(
-            batch=batch,
-            heads=heads,
-            kv_heads=kv_heads or heads,
-            queries=1,
-            keys=count,
-            width=width,
-            value_width=value_width or 2 * width,
-        )
-        for count in keys
-    ]
+    shape = _shape(batch, heads, kv_heads, width, value_width)
+    shapes = [replace(shape, queries=1, keys=count) for count in keys]
     chosen = _task(recipe, task, arms, None)
     printer = tables.Printer()
     with cpu_threads(threads):
@@ -193,9 +171,15 @@ def _decode(
     return 0
 
 
-def _task(recipe: str, name: str | None, arms: tuple[str, ...], context: int | None) -> "Task":
-    from dataclasses import replace
+def _shape(batch: int, heads: int, kv_heads: int | None, width: int, value_width: int | None) -> "Shape":
+    """These sizes, the others as they are by default."""
+    from diffattn.lab.bench.contenders import Shape
 
+    groups, value_width = kv_heads or heads, value_width or 2 * width
+    return Shape(batch=batch, heads=heads, kv_heads=groups, width=width, value_width=value_width)
+
+
+def _task(recipe: str, name: str | None, arms: tuple[str, ...], context: int | None) -> "Task":
     from diffattn import recipes
     from diffattn.lab.plan import select
 
