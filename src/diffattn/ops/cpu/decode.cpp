@@ -23,11 +23,6 @@ constexpr int FEW = 4;
 // page, and with several pages under way their delays overlap. One thread reads 32768 keys 1.6 times as fast.
 constexpr int STRIPES = 4;
 
-// Asks for a row that will be read soon.
-inline void fetch(const float* row, int64_t width) {
-    for (int64_t at = 0; at < width; at += LINE) __builtin_prefetch(row + at);
-}
-
 // scores[key][row] = scale * q_row . k_key for rows packed as [row][channel].
 void few_scores(int keys, int rows, int64_t width, FloatRows k, const float* queries, float scale, float* scores,
                 int64_t stride) {
@@ -66,19 +61,15 @@ void add_values(int count, int stripe, int64_t width, const float* weights, int6
     }
 }
 
-// The same for all keys of a chunk; meanwhile the first `next_width` channels of the rows `next` are asked for.
+// The same for all keys of a chunk.
 template <int R>
-void few_values(int keys, int64_t width, const float* weights, int64_t stride, FloatRows v, float* accumulated,
-                FloatRows next, int64_t next_width) {
+void few_values(int keys, int64_t width, const float* weights, int64_t stride, FloatRows v, float* accumulated) {
     const int stripe = keys / STRIPES;
     const auto add = [&](int count, int64_t key) {
         add_values<R>(count, stripe, width, weights + key * stride, stride, {v.data + key * v.stride, v.stride},
                       accumulated);
     };
-    for (int first = 0; first < stripe; first++) {
-        for (int i = 0; i < STRIPES; i++) fetch(next.data + (i * stripe + first) * next.stride, next_width);
-        add(STRIPES, first);
-    }
+    for (int first = 0; first < stripe; first++) add(STRIPES, first);
     for (int key = stripe * STRIPES; key < keys; key++) add(1, key);
 }
 
@@ -188,13 +179,10 @@ struct Span {
                                        accumulated, call.value_width, 1.0f, true, NO_DIAGONAL);
             return;
         }
-        // Rows of floats are where they lie.
-        FloatRows next = float_rows(call, call.k[0], b, group, key + CHUNK, 0, call.width, at.key_rows);
         for (int r = 0; r < plan.rows();) {
             const int left = plan.rows() - r, take = left == 1 ? 1 : 2;
             const auto add = take == 2 ? few_values<2> : few_values<1>;
-            add(keys, call.value_width, at.scores + r, plan.stride(), v, accumulated + r * call.value_width, next,
-                r == 0 ? call.width : 0);
+            add(keys, call.value_width, at.scores + r, plan.stride(), v, accumulated + r * call.value_width);
             r += take;
         }
     }
