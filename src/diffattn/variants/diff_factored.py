@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from diffattn.ops import attention
-from diffattn.ops.call import Norm
-from diffattn.ops.reference import normed
 from diffattn.variants.base import Site, Where, register
 from diffattn.variants.diff_v1 import DiffV1, DiffV1Mixer
 from diffattn.variants.parts import training_flops, wide
@@ -47,4 +45,4 @@ class DiffFactoredMixer(DiffV1Mixer):
     def subtract(self, first: Tensor, second: Tensor, lam: Tensor) -> Tensor:
         """Give the output heads of the two reads, each [B, H, T, E]."""
         heads = wide(first) - lam * wide(second)
-        return normed(heads, Norm(self.norm_weight, self.norm_eps, 1.0 - self.lambda_init)).to(first.dtype)
+        return self.norm_heads(heads, 1.0 - self.lambda_init).to(first.dtype)

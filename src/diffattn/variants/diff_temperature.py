@@ -65,14 +65,12 @@ class DiffTemperature(HeadsConfig):
 class DiffTemperatureMixer(ProjectedMixer):
     """head_h = RMSNorm((softmax(S_h) - softmax(tau_h S_h)) v_g), g = h // (H / G)."""
 
-    norm_weight: nn.Parameter | None
-
     def __init__(self, config: DiffTemperature, site: Site) -> None:
         super().__init__(config, site, queries=config.heads, keys=config.groups)
         self.start = config.start
         self.tau = nn.Parameter(torch.empty(config.heads))
-        self.norm_eps = None if config.norm == "none" else config.norm_eps
-        self.norm_weight = nn.Parameter(torch.empty(self.value_dim)) if config.norm == "weight" else None
+        if config.norm != "none":
+            self.add_norm(config.norm_eps, weight=config.norm == "weight")
 
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
@@ -105,8 +103,6 @@ class DiffTemperatureMixer(ProjectedMixer):
         tau with `start`, the norm's weight with 1."""
         super().init_weights(draw)
         nn.init.constant_(self.tau, self.start)
-        if self.norm_weight is not None:
-            nn.init.ones_(self.norm_weight)
 
     def _tempered(self, q: Tensor) -> Tensor:
         return (q * self.tau[:, None, None]).to(q.dtype)

@@ -102,8 +102,6 @@ class DiffV1(HeadsConfig):
 class DiffV1Mixer(ProjectedMixer):
     """head_h = (1 - lambda_init) RMSNorm((A1 - λ A2) v_g); queries 2h, 2h + 1 and keys 2g, 2g + 1 are a pair."""
 
-    norm_weight: nn.Parameter | None
-
     def __init__(self, config: DiffV1, site: Site) -> None:
         queries, keys = config.map_heads()
         super().__init__(config, site, queries, keys, biases="qkvo" if config.biases else "")
@@ -115,8 +113,8 @@ class DiffV1Mixer(ProjectedMixer):
                 self.register_parameter(name, nn.Parameter(torch.empty(self.head_dim)))
         elif config.lam != "fixed":
             self.lambda_raw = nn.Parameter(torch.empty(config.heads if config.lam == "per_head" else 1))
-        self.norm_eps = None if config.norm == "none" else config.norm_eps
-        self.norm_weight = nn.Parameter(torch.empty(self.value_dim)) if config.norm == "weight" else None
+        if config.norm != "none":
+            self.add_norm(config.norm_eps, weight=config.norm == "weight")
 
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
@@ -187,8 +185,6 @@ class DiffV1Mixer(ProjectedMixer):
         elif self.lam_kind != "fixed":
             start = self.lambda_init
             nn.init.constant_(self.lambda_raw, math.log(start / (1 - start)) if self.lam_kind == "sigmoid" else start)
-        if self.norm_weight is not None:
-            nn.init.ones_(self.norm_weight)
 
     def _broadcast(self, lam: Tensor) -> Tensor:
         return lam[:, None, None] if lam.ndim else lam

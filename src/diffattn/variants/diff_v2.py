@@ -53,12 +53,10 @@ class DiffV2(HeadsConfig):
 class DiffV2Mixer(ProjectedMixer):
     """out_h = [RMSNorm](A(q_2h, k_g) v_g - sigmoid(lambda_proj(x))_h A(q_2h+1, k_g) v_g), g = h // (H / G)."""
 
-    norm_weight: nn.Parameter | None
-
     def __init__(self, config: DiffV2, site: Site) -> None:
         super().__init__(config, site, queries=2 * config.heads, keys=config.groups)
-        self.norm_eps = config.norm_eps if config.norm else None
-        self.norm_weight = nn.Parameter(torch.empty(self.value_dim)) if config.norm else None
+        if config.norm:
+            self.add_norm(config.norm_eps)
         self.lambda_proj = nn.Linear(site.width, config.heads, bias=False)
 
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
@@ -99,8 +97,6 @@ class DiffV2Mixer(ProjectedMixer):
         super().init_weights(draw)
         shape = self.lambda_proj.weight.shape
         fill(self.lambda_proj.weight, draw.normal("lambda_proj", shape, self.site.width**-0.5))
-        if self.norm_weight is not None:
-            nn.init.ones_(self.norm_weight)
 
     def starting_queries(self, draw: Draw) -> Tensor:
         """Give the first values of q's weight: pairs of rows from the roles "q" and "q2"."""

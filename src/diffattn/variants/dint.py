@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 
 from diffattn.ops import attention
-from diffattn.ops.call import Norm
-from diffattn.ops.reference import normed
 from diffattn.variants.base import Branch, Site, Where, register
 from diffattn.variants.diff_v1 import DiffV1, DiffV1Mixer
 from diffattn.variants.parts import pairs, training_flops, wide
@@ -52,7 +50,7 @@ class DintMixer(DiffV1Mixer):
         )
         lam = self._broadcast(self.lam(x))
         heads = o1 - lam * o2 + lam * self._mean(o1, where, k.shape[2], state)
-        return self.write(normed(heads, Norm(self.norm_weight, self.norm_eps, 1.0 - self.lambda_init)).to(v.dtype))
+        return self.write(self.norm_heads(heads, 1.0 - self.lambda_init).to(v.dtype))
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give V1's two maps and the running mean of the first with coefficient λ; the norm is left out."""

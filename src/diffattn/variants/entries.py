@@ -3,14 +3,13 @@
 Only impl="reference" serves them. Letters as in `diffattn.ops`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from torch import Tensor
 
-from diffattn.ops.call import Norm
 from diffattn.ops.masks import Restrictions
-from diffattn.ops.reference import grouped_product, normed
+from diffattn.ops.reference import grouped_product
 from diffattn.ops.rows import View, by_rows, tile_height
 from diffattn.variants.base import Branch, Cost, Site, Where
 from diffattn.variants.diff_v1 import DiffV1, DiffV1Mixer
@@ -46,6 +45,26 @@ class EntryMixer(ProjectedMixer):
         """Give the logits [B, H, T, S] of one map before bias and mask, for a tile of queries that sees `view`."""
         return grouped_product(q * self.head_dim**-0.5, k.mT)
 
+    def by_tiles(
+        self,
+        entries: Callable[[Sequence[Tensor], Tensor, View], Tensor],
+        rows: Sequence[Tensor],
+        k: Tensor,
+        v: Tensor | None,
+        where: Where,
+    ) -> Tensor:
+        """Give what a map [B, H, T, S] reads from v, [B, H, T, E], or where v is None the map: tile by tile it is
+        entries(tiles of `rows`, k, view)."""
+
+        def attend(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
+            k, *values = shared
+            map = entries(rows, k, view)
+            return grouped_product(map, values[0]) if values else map
+
+        shared = [wide(x) for x in (k, v) if x is not None]
+        given = Restrictions(**where.restrictions())
+        return by_rows(attend, rows, shared, given, list(self.parameters(recurse=False)))
+
 
 class OneMapMixer(EntryMixer):
     """out_h = f(q_h k_g^T / sqrt(D)) v_g, g = h // (H / G)."""
@@ -60,24 +79,16 @@ class OneMapMixer(EntryMixer):
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
         q, k, v = self.read(x, where, state)
-
-        def attend(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
-            return grouped_product(self.weights(self.logits(rows[0], shared[0], view), view), shared[1])
-
-        given = Restrictions(**where.restrictions())
-        heads = by_rows(attend, [q], [wide(k), wide(v)], given, list(self.parameters(recurse=False)))
-        return self.write(heads.to(v.dtype))
+        return self.write(self.by_tiles(self._map, [q], k, v, where).to(v.dtype))
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give the one map, A."""
         q, k, _ = self.read(x, where, None)
+        map = self.by_tiles(self._map, [q], k, None, where)
+        return [Branch("A", map.new_ones(()), map)]
 
-        def look(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
-            return self.weights(self.logits(rows[0], shared[0], view), view)
-
-        given = Restrictions(**where.restrictions())
-        found = by_rows(look, [q], [wide(k)], given, list(self.parameters(recurse=False)))
-        return [Branch("A", found.new_ones(()), found)]
+    def _map(self, rows: Sequence[Tensor], k: Tensor, view: View) -> Tensor:
+        return self.weights(self.logits(rows[0], k, view), view)
 
 
 class BracketConfig(DiffV1):
@@ -109,7 +120,7 @@ class BracketMixer(EntryMixer, DiffV1Mixer):
 
         shared = [wide(k[0]), wide(k[1]), wide(v), lam]
         heads = by_rows(read, q, shared, Restrictions(**where.restrictions()))
-        return normed(heads, Norm(self.norm_weight, self.norm_eps, 1.0 - self.lambda_init)).to(v.dtype)
+        return self.norm_heads(heads, 1.0 - self.lambda_init).to(v.dtype)
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give A1, -λ A2, and what the bracket adds to their sum; the norm behind them is left out."""

@@ -8,10 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffattn.ops.call import Norm
-from diffattn.ops.masks import Restrictions
-from diffattn.ops.reference import grouped_product, normed
-from diffattn.ops.rows import View, by_rows
+from diffattn.ops.rows import View
 from diffattn.variants.base import Branch, Cost, Draw, Site, Where, register
 from diffattn.variants.entries import EntryMixer, entry_flops
 from diffattn.variants.parts import (
@@ -20,7 +17,6 @@ from diffattn.variants.parts import (
     layer_cost,
     pairs,
     projection_weights,
-    wide,
 )
 
 
@@ -63,34 +59,23 @@ class GatedLogsigmoidMixer(EntryMixer):
     There is no λ, and so no gain 1 - lambda_init.
     """
 
-    norm_weight: nn.Parameter | None
-
     def __init__(self, config: GatedLogsigmoid, site: Site) -> None:
         super().__init__(config, site, queries=2 * config.heads, keys=2 * config.groups)
         self.a, self.b = nn.Parameter(torch.empty(config.heads)), nn.Parameter(torch.empty(config.heads))
-        self.norm_eps = config.norm_eps if config.norm else None
-        self.norm_weight = nn.Parameter(torch.empty(self.value_dim)) if config.norm else None
+        if config.norm:
+            self.add_norm(config.norm_eps)
 
     def forward(self, x: Tensor, where: Where, state: dict[str, Tensor] | None = None) -> Tensor:
         """Map x [B, T, W] to [B, T, W]; see `Mixer.forward`."""
         q, k, v = self.read(x, where, state)
-
-        def attend(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
-            return grouped_product(self._map(rows, shared[0], view), shared[1])
-
-        given = Restrictions(**where.restrictions())
-        heads = by_rows(attend, pairs(q), [wide(k), wide(v)], given, (self.a, self.b))
-        return self.write(normed(heads, Norm(self.norm_weight, self.norm_eps, 1.0)).to(v.dtype))
+        heads = self.by_tiles(self._map, pairs(q), k, v, where)
+        return self.write(self.norm_heads(heads).to(v.dtype))
 
     def branches(self, x: Tensor, where: Where) -> list[Branch]:
         """Give the one map, A; the norm behind it is left out."""
         q, k, _ = self.read(x, where, None)
-
-        def look(rows: Sequence[Tensor], shared: Sequence[Tensor], view: View) -> Tensor:
-            return self._map(rows, shared[0], view)
-
-        found = by_rows(look, pairs(q), [wide(k)], Restrictions(**where.restrictions()), (self.a, self.b))
-        return [Branch("A", found.new_ones(()), found)]
+        map = self.by_tiles(self._map, pairs(q), k, None, where)
+        return [Branch("A", map.new_ones(()), map)]
 
     def logit_factors(self, x: Tensor, where: Where) -> list[tuple[Tensor, Tensor]]:
         """Give queries and keys of a S1 and of b S2."""
@@ -101,9 +86,8 @@ class GatedLogsigmoidMixer(EntryMixer):
     def init_weights(self, draw: Draw) -> None:
         """Fill a, b and the norm's weight with 1; q, k, v, o as version 1 does, head for head."""
         super().init_weights(draw)
-        for ones in (self.a, self.b, self.norm_weight):
-            if ones is not None:
-                nn.init.ones_(ones)
+        for ones in (self.a, self.b):
+            nn.init.ones_(ones)
 
     def _map(self, rows: Sequence[Tensor], k: Tensor, view: View) -> Tensor:
         first, second = (

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.ops import implementations
+from diffattn.ops.call import Norm
 from diffattn.ops.dispatch import taken_by_auto
 from diffattn.ops.positions import apply_rotary
+from diffattn.ops.reference import normed
 from diffattn.variants.base import Cost, Draw, Mixer, MixerConfig, Site, Where, check_whole
 
 
@@ -70,11 +72,18 @@ class ProjectedMixer(Mixer):
         self.head_dim = config.key_dim(site)
         self.value_dim = self.head_dim * config.values_per_key
         self.impl = config.impl
+        self.norm_eps: float | None = None
+        self.norm_weight: nn.Parameter | None = None
         self.variant, self.refuses = config.name, config.refuses
         self.q = nn.Linear(site.width, queries * self.head_dim, bias="q" in biases)
         self.k = nn.Linear(site.width, keys * self.head_dim, bias="k" in biases)
         self.v = nn.Linear(site.width, self.groups * self.value_dim, bias="v" in biases)
         self.o = nn.Linear(self.heads * self.value_dim, site.width, bias="o" in biases)
+
+    def add_norm(self, eps: float, weight: bool = True) -> None:
+        """Put RMSNorm behind each head, with one weight vector shared by all heads or without; there is none else."""
+        self.norm_eps = eps
+        self.norm_weight = nn.Parameter(torch.empty(self.value_dim)) if weight else None
 
     def read(self, x: Tensor, where: Where, state: dict[str, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
         """Give q [B, queries, T, D], k [B, keys, S, D], v [B, G, S, E], rotated; with a state, its whole buffers."""
@@ -108,6 +117,10 @@ class ProjectedMixer(Mixer):
         """Give the keys of all maps, [B, S, keys * D], head beside head."""
         return self.k(source)
 
+    def norm_heads(self, heads: Tensor, gain: float = 1.0) -> Tensor:
+        """Give heads [B, H, T, E] behind the norm, where there is one, times the gain; float32 or float64."""
+        return normed(heads, Norm(self.norm_weight, self.norm_eps, gain))
+
     def write(self, heads: Tensor) -> Tensor:
         """Map the output heads [B, H, T, E] back to [B, T, W]."""
         return self.o(heads.transpose(1, 2).flatten(2))
@@ -126,7 +139,7 @@ class ProjectedMixer(Mixer):
         }
 
     def init_weights(self, draw: Draw) -> None:
-        """Fill the projections: q, k, v ~ N(0, 1/fan-in), o ~ N(0, 1/(fan-in * 2 layers)), biases 0."""
+        """Fill the projections: q, k, v ~ N(0, 1/fan-in), o ~ N(0, 1/(fan-in * 2 layers)), biases 0; the norm: 1."""
         fill(self.q.weight, self.starting_queries(draw))
         for role, part in (("k", self.k), ("v", self.v)):
             fill(part.weight, draw.normal(role, part.weight.shape, self.site.width**-0.5))
@@ -136,6 +149,8 @@ class ProjectedMixer(Mixer):
         for part in (self.q, self.k, self.v, self.o):
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
+        if self.norm_weight is not None:
+            nn.init.ones_(self.norm_weight)
 
     def starting_queries(self, draw: Draw) -> Tensor:
         """Give the first values of q's weight."""

@@ -71,7 +71,6 @@ class Softmax(HeadsConfig):
 class SoftmaxMixer(ProjectedMixer):
     """out_h = [RMSNorm](softmax([t_h] q_h k_g^T / sqrt(D)) v_g), g = h // (H / G); q and k may be normed too."""
 
-    norm_weight: nn.Parameter | None
     temperature: nn.Parameter | None
     q_norm: nn.Parameter | None
     k_norm: nn.Parameter | None
@@ -81,8 +80,8 @@ class SoftmaxMixer(ProjectedMixer):
     def __init__(self, config: Softmax, site: Site) -> None:
         super().__init__(config, site, config.heads, config.groups, biases="qkv" if config.qkv_biases else "")
         self.eps = config.norm_eps
-        self.norm_eps = config.norm_eps if config.norm else None
-        self.norm_weight = _vector(self.value_dim, config.norm)
+        if config.norm:
+            self.add_norm(config.norm_eps)
         self.temperature = _vector(config.heads, config.temperature)
         self.q_norm, self.k_norm = (_vector(self.head_dim, config.query_key_norm) for _ in "qk")
 
@@ -128,7 +127,7 @@ class SoftmaxMixer(ProjectedMixer):
     def init_weights(self, draw: Draw) -> None:
         """Fill the projections as `ProjectedMixer.init_weights` does; norms' weights and temperatures with 1."""
         super().init_weights(draw)
-        for ones in (self.norm_weight, self.temperature, self.q_norm, self.k_norm):
+        for ones in (self.temperature, self.q_norm, self.k_norm):
             if ones is not None:
                 nn.init.ones_(ones)
 
