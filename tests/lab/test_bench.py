@@ -168,6 +168,13 @@ def test_the_hardware_peak_follows_from_clock_and_width(
     assert derivation.startswith("unknown") == (per_cycle is None)
 
 
+def test_a_measured_clock_counts_where_it_is_above_the_reported_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "_highest_megahertz", lambda: 0.0)
+    for measured, gigahertz in ((3.5e9, 3.5), (1.5e9, 2.0)):
+        peak, derivation = machine.hardware_peak(ZEN3, torch.float32, 1, measured)
+        assert peak == pytest.approx(gigahertz * 32e9) and f"{gigahertz:.2f} GHz" in derivation
+
+
 def check_machine(found: dict[str, Any]) -> None:
     told = found["machine"]
     assert told["torch"] == torch.__version__ and told["diffattn"] == diffattn.__version__

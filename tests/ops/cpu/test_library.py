@@ -44,6 +44,7 @@ def test_the_copied_library_is_found_and_names_its_instruction_set(compiled: Pat
     kernel, reason = library.find(compiled, None)
     assert reason is None and kernel is not None
     assert kernel.diffattn_isa() == b"avx2"
+    assert 0.2e9 < kernel.diffattn_clock() < 10e9
 
 
 def test_a_library_that_was_compiled_from_other_sources_is_named_and_not_used(compiled: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 
 import diffattn
 from diffattn.lab.bench.timing import clock, wait
+from diffattn.ops.cpu import library
 from diffattn.train import profile
 
 SIZES_CPU, SIZES_GPU = (512, 1024), (4096, 8192)
@@ -62,7 +63,9 @@ def measure_peak(device: torch.device, dtype: torch.dtype) -> Peak:
     matmul = max(_matmul(device, dtype, size) for size in (SIZES_GPU if device.type == "cuda" else SIZES_CPU))
     hardware, derivation = None, "unknown: only worked out for x86 processors"
     if device.type == "cpu" and platform.machine() in ("x86_64", "AMD64"):
-        hardware, derivation = hardware_peak(_cpuinfo(), dtype, min(threads, os.cpu_count() or threads))
+        # Behind the products: a clock rises with the load.
+        measured = library.clock() or 0.0
+        hardware, derivation = hardware_peak(_cpuinfo(), dtype, min(threads, os.cpu_count() or threads), measured)
     if hardware is not None and matmul > hardware:
         reached = f"torch.mm reaches {matmul / 1e9:.0f} GFLOP/s"
         hardware, derivation = None, f"unknown: {reached}, more than {derivation}: the clock is above the reported one"
@@ -82,16 +85,19 @@ def _matmul(device: torch.device, dtype: torch.dtype, size: int, seconds: float 
     return 2 * size**3 / best
 
 
-def hardware_peak(cpuinfo: dict[str, str], dtype: torch.dtype, threads: int) -> tuple[float | None, str]:
+def hardware_peak(
+    cpuinfo: dict[str, str], dtype: torch.dtype, threads: int, measured: float = 0.0
+) -> tuple[float | None, str]:
     """FLOP/s of `threads` cores by clock and width of fused multiply-add, and how that comes about.
 
-    cpuinfo: the fields of one processor of /proc/cpuinfo. Two units per core are assumed, as all x86 server and desktop
-    cores of this century's twenties have; Zen 4 joins its two for one AVX-512 instruction.
+    cpuinfo: the fields of one processor of /proc/cpuinfo; measured: its clock in Hz as it was found, since a virtual
+    machine often tells the lowest. Two units per core are assumed, as all x86 server and desktop cores of this
+    century's twenties have; Zen 4 joins its two for one AVX-512 instruction.
     """
     flags = cpuinfo.get("flags", "").split()
     if "fma" not in flags or not re.fullmatch(r"[\d.]+", cpuinfo.get("cpu MHz", "")):
         return None, "unknown: /proc/cpuinfo tells no clock or no fused multiply-add"
-    megahertz = max(float(cpuinfo["cpu MHz"]), _highest_megahertz())
+    megahertz = max(float(cpuinfo["cpu MHz"]), _highest_megahertz(), measured / 1e6)
     halved = cpuinfo.get("vendor_id") == "AuthenticAMD" and cpuinfo.get("cpu family") == "25"
     bits, units = (512, 1 if halved else 2) if "avx512f" in flags else (256, 2)
     name = "AVX-512" if bits == 512 else "AVX2"

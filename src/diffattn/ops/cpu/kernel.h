@@ -77,5 +77,7 @@ void diffattn_decode(const Call* call, const Operand* out);
 const char* diffattn_source_hash();
 // The instruction set it was compiled for: "avx2", "avx512" or "avx512_bf16".
 const char* diffattn_isa();
+// Cycles a second of the core that calls, measured now: what the system reports is often the lowest clock, not this one.
+double diffattn_clock();
 }
 #pragma GCC visibility pop

@@ -7,7 +7,7 @@ The structs are those of kernel.h.
 import ctypes
 import os
 import warnings
-from ctypes import c_float, c_int32, c_int64, c_void_p
+from ctypes import c_double, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 
 import torch  # noqa: F401 (brings the OpenMP runtime that the kernel shares)
@@ -122,6 +122,7 @@ def _open(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
         for name in ("diffattn_forward", "diffattn_backward", "diffattn_decode"):
             getattr(kernel, name).restype = None
         kernel.diffattn_parts.restype = c_int64
+        kernel.diffattn_clock.restype = c_double
     except (OSError, AttributeError) as error:
         return None, f"{path.name} cannot be loaded: {error}"
     return kernel, None
@@ -142,3 +143,8 @@ KERNEL, UNAVAILABLE = find(Path(os.environ.get("DIFFATTN_CPU_FOLDER") or SOURCES
 def instruction_set() -> str | None:
     """What the kernel in use was compiled for; None where there is none."""
     return None if KERNEL is None else KERNEL.diffattn_isa().decode()
+
+
+def clock() -> float | None:
+    """Cycles a second of this core, measured in a few milliseconds; None where there is no kernel."""
+    return None if KERNEL is None else KERNEL.diffattn_clock()
