@@ -1,5 +1,6 @@
 """The command line says what it can do, and ends a user's mistake with one line and exit status 2."""
 
+import re
 import subprocess
 import sys
 
@@ -60,6 +61,18 @@ def test_info_lists_variants_with_their_formula_lines(capsys):
     assert main(["info", "variants"]) == 0
     printed = capsys.readouterr().out
     assert "diff_v1" in printed and "2410.05258" in printed
+
+
+def test_info_lists_tasks_with_what_they_measure_and_how_a_file_is_given(capsys):
+    from diffattn.evals.tasks import TASKS
+
+    assert main(["info", "tasks"]) == 0
+    printed = capsys.readouterr().out
+    told = dict(re.findall(r"^  (\S+) +(\S.+)\n +file: (?:.+)$", printed, re.MULTILINE))
+    assert list(told) == ["loss", "maps", "outliers", *TASKS, "lm-eval:NAME"]
+    assert told["needle"] == "Magic numbers of cities, hidden in filler; some of them are asked for."
+    for option in ("--source TEXT", "--many-shot.data FILE", "--needle-chain.source TEXT", "--shift.away TEXT"):
+        assert f"file: {option}" in printed or f" {option} ..." in printed
 
 
 def test_tasks_and_arms_can_be_chosen(capsys):

@@ -237,6 +237,17 @@ def test_what_cannot_be_asked_is_one_line(reader: ModelReader, folder: Path, nam
     assert "\n" not in str(raised.value)
 
 
+def test_one_that_cannot_be_loaded_is_told_before_anything_is_asked(
+    decoder: Decoder, folder: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr("diffattn.evals.ladder.measure", pytest.fail)
+    monkeypatch.setattr("diffattn.evals.ladder.run_tasks", pytest.fail)
+    save(decoder, tmp_path / "model")
+    call = ["eval", str(tmp_path / "model"), "--harness.include", str(folder), "--tasks", "loss", "lm-eval:legs"]
+    assert main([*call, "lm-eval:nowhere"]) == 2
+    assert "diffattn: lm-eval:nowhere: lm-eval's nowhere cannot be loaded" in capsys.readouterr().err
+
+
 def test_the_command_line_runs_them_beside_others(decoder: Decoder, folder: Path, tmp_path: Path, capsys) -> None:
     save(decoder, tmp_path / "model")
     call = ["eval", str(tmp_path / "model"), "--tasks", "lm-eval:legs@1", "lm-eval:writes"]

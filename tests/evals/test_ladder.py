@@ -1,6 +1,7 @@
 """Several saved models side by side: each task's numbers are those of its own function."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -130,6 +131,93 @@ def test_text_is_not_asked_of_a_model_without_it_and_nothing_is_measured_before(
     assert "--tasks loss maps outliers" in said
 
 
+@pytest.mark.parametrize(
+    ("task", "options", "says"),
+    [
+        ("needle", ["--needle.source", "nowhere"], "needle: no file, folder or glob matches 'nowhere'"),
+        ("needle", ["--needle.source", "mixed"], "picture.txt is not text (binary)"),
+        ("needle", ["--needle.depths", "0", "101"], "needle: depths are per cent"),
+        ("needle_alike", ["--needle-alike.lookalikes", "9"], "needle_alike: "),
+        ("many_shot", ["--many-shot.data", "nowhere"], "many_shot: no labelled texts at 'nowhere'"),
+        ("hallucination", ["--hallucination.data", "nowhere"], "hallucination: no questions at 'nowhere'"),
+        ("hallucination", ["--hallucination.data", "broken.jsonl"], "broken.jsonl, line 1: expected"),
+        ("hallucination", ["--hallucination.judge", "http://localhost:1"], "hallucination: a judge needs its model's"),
+        ("long_context", ["--long-context.source", "nowhere"], "long_context: no file"),
+        ("long_context", ["--long-context.source", "empty.txt"], "long_context: empty.txt: there is no document"),
+        ("shift", ["--shift.away", "prose", "nowhere"], "shift: no file"),
+        ("shift", ["--shift.noise", "2"], "shift: noise is 2"),
+        ("shift", ["--shift.tuning.batch-size", "0"], "batch_size at least 1"),
+        ("quantise", ["--quantise.source", "nowhere"], "quantise: no file"),
+        ("quantise", ["--quantise.then", "needel"], "quantise: then names 'needel'"),
+        ("quantise", ["--quantise.bits", "1"], "quantise: bits: got 1"),
+        ("outliers", ["--tokens", "0"], "tokens: got 0"),
+    ],
+)
+def test_what_a_later_task_cannot_use_is_told_before_anything_is_measured(
+    task: str,
+    options: list[str],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("measure", "run_tasks"):
+        monkeypatch.setattr(f"diffattn.evals.ladder.{place}", pytest.fail)
+    save(small_model("softmax", torch.float32, vocab_size=257), Path("model"))
+    Path("broken.jsonl").write_text("{\n")
+    Path("empty.txt").touch()
+    Path("mixed").mkdir()
+    Path("mixed", "a.txt").write_text("These are words. " * 2000)
+    Path("mixed", "picture.txt").write_bytes(b"\x89PNG\0")
+    assert main(["eval", "model", "--tasks", "loss", "long_context", task, *options]) == 2
+    printed = capsys.readouterr()
+    assert says in printed.err and printed.err.count("\n") == 1 and printed.out == ""
+
+
+def test_a_later_models_folder_is_looked_at_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffattn.evals.ladder.measure", pytest.fail)
+    save(small_model("softmax", torch.float32, vocab_size=257), tmp_path / "model")
+    assert main(["eval", str(tmp_path / "model"), str(tmp_path / "modle"), "--tasks", "loss", "maps"]) == 2
+    assert "modle" in capsys.readouterr().err
+
+
+def test_more_tokens_than_there_are_for_outliers_are_told_before_the_loss(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffattn.evals.ladder.evaluate", pytest.fail)
+    save(small_model("softmax", torch.float32, vocab_size=257), tmp_path / "model")
+    with pytest.raises(ValueError, match="1,000,000 tokens are needed, there are"):
+        measure(tmp_path / "model", ("loss", "outliers"), text, tokens=1_000_000)
+
+
+def test_maps_read_a_part_where_nobody_says_how_much_and_tell_it(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffattn.evals.ladder.INSIDE_TOKENS", 72)
+    save(small_model("diff_v1", torch.float32, vocab_size=257), tmp_path / "model")
+    found = measure(tmp_path / "model", ("loss", "maps"), text)
+    data = open_data(TextData(source=text), context=24, batch_size=4, seed=0)
+    there = sum(batch.tokens.numel() for batch in data.evaluation("dev"))
+    assert found["loss"]["count"] > 72
+    assert f"tokens read for maps  72 of {there:,}; more with --tokens" in _one_space(side_by_side([found]))
+    every = measure(tmp_path / "model", ("maps",), text, tokens=there)
+    assert f"tokens read for maps  {there:,} of {there:,}\n" in _one_space(side_by_side([every]))
+
+
+def _one_space(table: str) -> str:
+    """The columns of a table two spaces apart."""
+    return "\n".join(re.sub(" {2,}", "  ", line.rstrip()) for line in table.splitlines())
+
+
+@pytest.mark.parametrize("task", ["recall", "needle"])
+def test_held_out_sequences_are_counted_as_they_are_given(task: Any) -> None:
+    data = open_data(SyntheticData(task=task, heldout_sequences=40), context=96, batch_size=16, seed=0)
+    assert data.heldout_tokens("test") == sum(batch.tokens.numel() for batch in data.evaluation("test"))
+
+
 def test_two_models_stand_in_lines_of_120_columns_and_are_compared_on_the_same_pieces(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +266,17 @@ def test_what_one_task_cannot_do_costs_the_others_nothing(tmp_path: Path, capsys
     assert "long_context" in printed.out and "needle" not in printed.out
     tasks = json.loads((tmp_path / "out" / "eval.json").read_text())["models"][0]["tasks"]
     assert tasks["long_context"]["measure"]["n"] > 0 and "24" in tasks["needle"]["failed"]
+
+
+def test_a_limit_that_leaves_depths_out_is_told_below_the_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(small_model("softmax", torch.float32, vocab_size=257, context=256), tmp_path)
+    options = ["--needle.source", "noise", "--needle.lengths", "1", "--limit", "4"]
+    assert main(["eval", str(tmp_path), "--tasks", "needle", *options]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "guess 0 25 No question at 1 of 5 places (facts, length, depth); none at all at depth" in said
+    assert said.endswith("--limit 5 asks at each.")
 
 
 def test_numbers_on_other_items_are_said_not_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -287,6 +287,32 @@ def test_numbers_to_choose_that_no_fact_tells_stand_nowhere(tmp_path: Path) -> N
     assert sum(choice.strip() in prompt for prompt, choice in asked) == 50
 
 
+def test_places_without_a_question_are_said_in_words() -> None:
+    task = Needle(facts=2, asked=1, samples=2, source="noise", lengths=(300, 400), depths=(0, 50, 100))
+    assert run(task, copier()).parts["unasked"] == run(task, copier(), limit=6).parts["unasked"] == ""
+    one = run(task, copier(), limit=1).parts
+    (place,) = one["heat"]
+    depths = ", ".join(f"depth {depth} %" for depth in (0, 50, 100) if depth != place["depth"])
+    assert one["unasked"] == (
+        "No question at 5 of 6 places (facts, length, depth); none at all at "
+        f"{700 - place['length']} tokens; none at all at {depths}; --limit 6 asks at each."
+    )
+    # 75 pairs do not stand in 1000 characters.
+    pairs = run(NeedlePairs(samples=1, lengths=(1000, 3000), depths=(0, 100), pairs=(75,)), copier(4000), limit=1)
+    assert pairs.parts["unasked"].startswith("No question at 3 of 4 places (facts, length, depth); none at all at 1000")
+    assert pairs.parts["unasked"].endswith("; 2 do not hold the facts; --limit 4 asks at each that does.")
+
+
+@pytest.mark.parametrize("limit", range(1, 14))
+def test_what_is_said_to_ask_everywhere_does(limit: int) -> None:
+    task = Needle(facts=1, asked=1, samples=3, source="noise", lengths=(200,), depths=(0, 25, 50, 75))
+    said = run(task, copier(), limit=limit).parts["unasked"]
+    if found := re.search(r"--limit (\d+)", said):
+        assert run(task, copier(), limit=int(found[1])).parts["unasked"] == ""
+    else:
+        assert said == "" and limit >= 4
+
+
 def test_a_table_has_a_line_for_each_depth_and_a_column_for_each_length() -> None:
     task = Needle(facts=2, asked=1, samples=3, source="noise", lengths=(300, 400), depths=(0, 100))
     where = Planted(speaks=lambda prompt: answers(prompt)[0] if "Magic" in prompt[:10] else "", context=512)

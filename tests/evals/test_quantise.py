@@ -1,5 +1,6 @@
 """Few bits: what rounding does to numbers, to the logits of every variant, to weights, and what the task says of it."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,6 +22,7 @@ from diffattn.evals.quantise import Quantise, Setting, applied
 from diffattn.evals.reader import ModelReader
 from diffattn.evals.rounding import ALTERED, Per, logits_rounded, rounded, rounded_rows, weights_rounded
 from diffattn.evals.tasks import TASKS
+from diffattn.hub.convert import save
 from diffattn.model.decoder import Decoder
 from diffattn.ops import dispatch, rows
 from diffattn.ops.loss import token_losses
@@ -307,6 +309,24 @@ def test_torchao_leaves_the_model_and_the_process_as_they_were() -> None:
     assert all(torch.equal(model.state_dict()[name], value) for name, value in weights.items())
 
 
+@pytest.mark.slow
+def test_torchao_is_imported_without_a_word(tmp_path: Path) -> None:
+    """In a process of its own, as it is imported once; who does the same afterwards is still told."""
+    code = """
+import enum, sys
+import torch.utils._pytree as trees
+from diffattn.evals.rounding import weights_rounded
+from diffattn.hub.convert import load
+print(weights_rounded(load(sys.argv[1]), 8, False, "torchao")[1])
+trees.register_constant(enum.Enum("Mine", ["ONE"], type=str))
+"""
+    save(small_model("softmax", torch.float32), tmp_path)
+    call = [sys.executable, "-c", code, str(tmp_path)]
+    found = subprocess.run(call, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == TORCHAO
+    assert "KernelPreference" not in found.stderr and "'Mine'" in found.stderr
+
+
 def test_where_torchao_is_not_installed_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     model = stirred_model("softmax").float()
     monkeypatch.setitem(sys.modules, "torchao", None)  # as if it were not installed
@@ -421,6 +441,9 @@ class Peek:
     """A further task that reports the loss it meets."""
 
     name: ClassVar[str] = "peek"
+
+    def check(self) -> None:
+        """It has no options."""
 
     def run(self, reader: ModelReader, limit: int | None, seed: int, progress: Progress) -> Result:
         nats = [-scored.total for scored in reader.score([("the mo", "del reads"), ("a pa", "ge")])]

@@ -78,7 +78,7 @@ def test_a_distractor_answers_nothing(tmp_path: Path) -> None:
     assert beside["The car is blue."] == beside["The cat is old."] == {apples, men, crowns, nowhere}
     assert beside[men] == {*beside} - {men, crowns}
     assert beside[nowhere] == {*beside} - {nowhere}
-    assert prepared.short == 4
+    assert len(prepared.short) == 4
     result = run(Planted(), Hallucination(data=str(tmp_path / "q.jsonl"), distractors=4, what=()))
     assert result.settings["contexts_with_fewer_distractors"] == 1
 
@@ -91,10 +91,16 @@ def test_two_contexts_with_one_question_stay_two(tmp_path: Path) -> None:
         assert (len(result.outcomes), result.settings["contexts_with_fewer_distractors"]) == (2, 2)
 
 
+def test_only_contexts_that_are_asked_about_count_as_short() -> None:
+    """Eight questions are about two records; all of ten have fewer distractors than they should."""
+    result = run(Planted(context=300), Hallucination(records=10, distractors=4, what=()), limit=8)
+    assert (result.settings["records"], result.settings["contexts_with_fewer_distractors"]) == (2, 2)
+
+
 def test_generated_records_have_all_their_distractors() -> None:
     # Their values recur in one another, and names tell whose they are.
-    assert prepare(Planted(), "records", 30, 15, 4, 32, 0).short == 0
-    assert prepare(Planted(context=300), "records", 30, 6, 4, 32, 0).short == 30
+    assert prepare(Planted(), "records", 30, 15, 4, 32, 0).short == frozenset()
+    assert prepare(Planted(context=300), "records", 30, 6, 4, 32, 0).short == frozenset(range(30))
 
 
 def test_a_file_that_asks_nothing_or_is_no_text_is_named(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_settings_that_cannot_be_are_refused(corpora: dict[str, str], options: d
 
 def test_empty_and_absent_texts_are_refused(corpora: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(ValueError, match=r"empty\.txt: no held-out document"):
+    with pytest.raises(ValueError, match=r"empty\.txt: there is no document"):
         run(Ignorant(), {**corpora, "other": str(tmp_path / "empty.txt")})
     with pytest.raises(DataError, match="no file, folder or glob"):
         run(Ignorant(), {**corpora, "other": str(tmp_path / "nowhere")})

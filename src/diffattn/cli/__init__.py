@@ -55,7 +55,9 @@ VERBS = {
     "cost": Verb("cost", "cost", "What a model needs before there is one: FLOPs and memory, next to its baseline."),
     "bench": Verb("bench", "bench", "Time attention, a training step, decoding, next to what torch alone offers."),
     "data": Verb("surroundings", "data", "`data prepare SOURCE`: tokenise and split a corpus, print its manifest."),
-    "info": Verb("surroundings", "info", "What is installed: versions, implementations, variants, sizes, recipes."),
+    "info": Verb(
+        "surroundings", "info", "What there is: versions, implementations, variants, sizes, recipes, tasks of eval."
+    ),
 }
 
 

@@ -13,8 +13,20 @@ if TYPE_CHECKING:
     from diffattn.evals.harness import Harness
 
 Measured = Literal["loss", "maps", "outliers"]
-MEASURED: tuple[Measured, ...] = ("loss", "maps", "outliers")
-"""Tasks that read held-out data, side by side."""
+MEASURED: dict[Measured, str] = {
+    "loss": "Held-out loss in nats per token and bits per byte, where in the window it falls, and accuracy.",
+    "maps": "Where attention goes, λ, and how the two maps of each head relate: means over layers and heads.",
+    "outliers": "The largest, the median and the tails of |logits| and |hidden states|.",
+}
+"""Tasks that read held-out data, side by side, and what they measure."""
+TEXT = "a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME"
+GIVEN = {
+    "hallucination": '--hallucination.data FILE, JSONL of {"context", "question", "answers"}',
+    "many_shot": "--many-shot.data FILE or FOLDER: TREC, CLINC-150, JSONL or CSV of texts and labels",
+    "shift": f"--shift.home TEXT --shift.away TEXT ...: {TEXT}",
+    "needle_pairs": "none: pairs are drawn",
+}
+"""How a file is given to tasks that take it in a way of their own."""
 
 
 def evaluate(argv: list[str]) -> int:
@@ -41,7 +53,8 @@ def evaluate(argv: list[str]) -> int:
     ) -> int:
         """Prints the held-out loss of a model as JSON; of several models, or other tasks, a table.
 
-        Before these options: --tasks NAME ... (loss, maps, outliers, {tasks}; loss when left out). The options of a
+        Before these options: --tasks NAME ... (loss, maps, outliers, {tasks}; loss when left out; `diffattn info
+        tasks` tells what each measures). The options of a
         task are shown once it is named: `diffattn eval MODEL --tasks loss maps --help`. lm-eval:arc_easy is a task of
         lm-eval, lm-eval:arc_easy@5 the same after five examples; --harness.include FOLDER adds yours to its. Several
         models are a ladder of checkpoints: do outliers, or the share of the first token, grow with size? Tasks that ask
@@ -55,7 +68,7 @@ def evaluate(argv: list[str]) -> int:
             source: The corpus: "stdlib", a file, a folder, a glob, JSONL, parquet or hf:OWNER/NAME; when left out, the
                 data that a run's model was trained on, else stdlib.
             split: "dev" or "test".
-            tokens: About so many, for outliers exactly; all of the split when left out.
+            tokens: About so many, for outliers exactly; when left out all of the split, but 16384 for maps.
             limit: At most so many items of each task that asks items.
             seed: Which items are drawn.
             batch_size: Windows or items at a time; changes no number.
@@ -76,6 +89,22 @@ def evaluate(argv: list[str]) -> int:
 
     run.__doc__ = (run.__doc__ or "").replace("{tasks}", ", ".join(TASKS))
     return parse(run, argv, "eval")
+
+
+def described() -> dict[str, str]:
+    """Give each task's name, what it measures, and how a file is given to it."""
+    from diffattn.evals.harness import OUTSIDE, Harness
+    from diffattn.evals.tasks import TASKS
+
+    told = {name: f"{line}\nfile: --source TEXT, {TEXT}" for name, line in MEASURED.items()}
+    for name, task in TASKS.items():
+        given = GIVEN.get(name, f"--{name.replace('_', '-')}.source TEXT, {TEXT}")
+        told[name] = f"{(task.__doc__ or '').splitlines()[0]}\nfile: {given}"
+    line = (Harness.__doc__ or "").splitlines()[0]
+    return {
+        **told,
+        f"{OUTSIDE}NAME": f"{line}\nfile: --harness.include FOLDER with tasks of yours in lm-eval's YAML",
+    }
 
 
 def _named(argv: list[str]) -> tuple[list[str], list[str], dict[str, "Harness"]]:

@@ -56,15 +56,16 @@ def data(argv: list[str]) -> int:
 
 
 def info(argv: list[str]) -> int:
-    """What this installation has: versions, implementations, variants, sizes, recipes."""
+    """What this installation has: versions, implementations, variants, sizes, recipes, tasks of `eval`."""
     if argv and argv[0] in ("-h", "--help"):
-        print("usage: diffattn info [variants|implementations|sizes|recipes] [--plugin my_attention.py]")
+        print("usage: diffattn info [variants|implementations|sizes|recipes|tasks] [--plugin my_attention.py]")
         return 0
     argv = load_plugins(argv)
     import torch
 
     import diffattn
     from diffattn import recipes, variants
+    from diffattn.cli.evaluate import described
     from diffattn.model.sizes import SIZES
     from diffattn.ops.cpu.library import instruction_set
 
@@ -73,6 +74,7 @@ def info(argv: list[str]) -> int:
         "implementations": {name: why or "available" for name, why in diffattn.implementations().items()},
         "sizes": {name: f"{config.cost().parameters:,} parameters" for name, config in SIZES.items()},
         "recipes": {name: "\n".join(_about(recipes.get(name))) for name in recipes.names()},
+        "tasks": described(),
     }
     if argv and argv[0] not in topics:
         raise ValueError(f"unknown topic {argv[0]!r}{nearest(argv[0], list(topics))}; there are {', '.join(topics)}")

@@ -177,6 +177,10 @@ class Data(Protocol):
         """The held-out split in fixed order, whatever the run's seed; `tokens`: about so many, spread over it."""
         ...
 
+    def heldout_tokens(self, split: Split) -> int:
+        """Tokens of all that `evaluation` gives of the split."""
+        ...
+
     def describe(self) -> str:
         """One line for captions."""
         ...

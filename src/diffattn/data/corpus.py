@@ -67,12 +67,17 @@ class Corpus:
         The last window is filled up with unscored end-of-text, the last batch may have fewer rows.
         """
         stream = _Stream(self.folder, split, self.manifest["dtype"])
-        count = max(1, -(-(len(stream.tokens) - 1) // self.context))
+        count = self.heldout_tokens(split) // self.context
         wanted = count if tokens is None else min(count, max(1, round(tokens / self.context)))
         windows = np.linspace(0, count - 1, wanted).round().astype(np.int64)
         for first in range(0, wanted, self.batch_size):
             rows = windows[first : first + self.batch_size] * self.context
             yield stream.windows(rows, self.context, self.tokenizer.end)
+
+    def heldout_tokens(self, split: Split) -> int:
+        """Those of all windows, the last one filled up."""
+        tokens = len(_Stream(self.folder, split, self.manifest["dtype"]).tokens)
+        return max(1, -(-(tokens - 1) // self.context)) * self.context
 
     def train_stream(self, tokens: int) -> np.ndarray:
         """The first `tokens` ids of the training split as they lie on disk, documents closed by end-of-text."""

@@ -124,6 +124,10 @@ class Task(Protocol):
 
     name: ClassVar[str]
 
+    def check(self) -> None:
+        """Look at all options, and read the files that they name, without a model; ValueError: one cannot be used."""
+        ...
+
     def run(self, reader: ModelReader, limit: int | None, seed: int, progress: "Progress") -> Result:
         """Ask the model and sum up; limit: at most so many items (documents, sequences), 1 or more; None: all."""
         ...

@@ -14,7 +14,7 @@ from diffattn.evals.grounding import KINDS, WRONG, Kind, claim, cut, paraphrases
 from diffattn.evals.intervals import mean, share
 from diffattn.evals.judge import Judge, second_opinion
 from diffattn.evals.reader import GREEDY, ModelReader, Reader, Sampling
-from diffattn.evals.records import GENERATED, MOST_FACTS, UNKNOWN, Asked, prepare
+from diffattn.evals.records import GENERATED, MOST_FACTS, UNKNOWN, Asked, from_file, prepare
 from diffattn.evals.summaries import summaries, summed
 from diffattn.variants.base import check_whole
 
@@ -60,7 +60,8 @@ class Hallucination:
         wrong answers under sampling at equal entropy (a model, not a planted reader); "judge". ValueError: nothing
         fits, options out of range, no such data, no answer from the judge.
         """
-        self._check(limit)
+        self.check()
+        check_whole("limit", 1 if limit is None else limit, 1)
         other = Judge(self.judge, self.judge_model) if self.judge else None
         prepared = prepare(reader, self.data, self.records, self.facts, self.distractors, self.characters, seed)
         asked = prepared.asked()[:limit]
@@ -94,7 +95,7 @@ class Hallucination:
             "facts": prepared.facts,
             "lead": prepared.lead,
             "left_out": prepared.left_out,
-            "contexts_with_fewer_distractors": prepared.short,
+            "contexts_with_fewer_distractors": len(prepared.short & {one.record for one in asked}),
             "statements": some.statements if some else 0,
             "limit": limit,
             "seed": seed,
@@ -112,15 +113,19 @@ class Hallucination:
             unit="questions",
         )
 
-    def _check(self, limit: int | None) -> None:
+    def check(self) -> None:
+        """Look at the options, and read the file of questions; ValueError: one cannot be used."""
         least = {"records": 1, "facts": 3, "distractors": 0, "characters": 16, "statements": 1, "drawn": 1, "seeds": 2}
         for name, lowest in least.items():
             check_whole(name, getattr(self, name), lowest)
-        check_whole("limit", 1 if limit is None else limit, 1)
         if self.facts > MOST_FACTS:
             raise ValueError(f"facts is {self.facts}; two people have {MOST_FACTS} at most, so that one is not told")
         if not all(0 < x <= 1 for x in self.entropies):
             raise ValueError(f"entropies are shares of plain sampling's, above 0 and up to 1; got {self.entropies}")
+        if self.judge:
+            Judge(self.judge, self.judge_model)
+        if self.data != GENERATED:
+            from_file(self.data, self.records, 0, self.characters)
 
     def _answers(
         self, reader: Reader, progress: Progress, asked: Sequence[Asked], how: Sampling

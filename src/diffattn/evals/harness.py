@@ -115,6 +115,11 @@ class Harness:
             raise ValueError(f"{name!r} is no task of lm-eval; expected {OUTSIDE}NAME or {OUTSIDE}NAME@SHOTS")
         return cls(task=task, shots=int(shots) if at else None, include=include)
 
+    def check(self) -> None:
+        """Let lm-eval load the task with its data; ValueError: it cannot, or not with so many examples."""
+        for task in self._load()["tasks"].values():
+            self._prepare(task, 0)
+
     def run(self, reader: ModelReader, limit: int | None, seed: int, progress: Progress) -> Result:
         """Let lm-eval ask and judge; its first metric, under its first filter, is the result, the others are beside it.
 

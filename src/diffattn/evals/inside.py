@@ -19,6 +19,8 @@ RANKS = 64
 """Places of `MapInside.sorted_mass`."""
 DEAD = 1e-4
 """A key is dead if no later query gives it as much |weight|."""
+INSIDE_TOKENS = 16384
+"""Tokens that are read where nobody says how many: maps are large."""
 OUTLIER = 6.0
 """|hidden| from which LLM.int8() (arXiv 2208.07339) speaks of an outlier."""
 

@@ -12,6 +12,7 @@ from diffattn.data.base import Batch, Split
 from diffattn.evals.base import Progress, Result, pairable, paired
 from diffattn.evals.base import Task as ItemTask
 from diffattn.evals.heldout import held_out, together
+from diffattn.evals.inside import INSIDE_TOKENS
 from diffattn.evals.instruments import look_inside
 from diffattn.evals.opening import run_of, tokenizer_of
 from diffattn.evals.outliers import outliers
@@ -21,7 +22,7 @@ from diffattn.evals.retrieved import heat_table
 from diffattn.evals.sums import mean_of
 from diffattn.evals.table import WIDEST, as_text, room
 from diffattn.evals.tasks import run_tasks
-from diffattn.hub.convert import load
+from diffattn.hub.convert import load, read_config
 from diffattn.variants.base import check_whole
 
 Json = dict[str, Any]
@@ -42,13 +43,16 @@ def evaluate_folders(
 
     measured: what reads held-out data, with corpus = `measure`'s source, split and tokens. tasks: further ones by name.
     out: folder for eval.json and answers; None: the evals/ of each model's run, where it has one. Second: what could
-    not be measured of which model, and why; the rest is. ValueError, before anything is measured: tasks for a model
-    that reads no text, a limit below 1, a negative seed.
+    not be measured of which model, and why; the rest is. ValueError, before anything is measured: no model folder,
+    tasks for a model that reads no text, options or files of a task that cannot be used, a limit or tokens below 1, a
+    negative seed.
     """
-    check_whole("limit", 1 if limit is None else limit, 1)
+    for name, count in (("limit", limit), ("tokens", corpus.get("tokens"))):
+        check_whole(name, 1 if count is None else count, 1)
     check_whole("seed", seed, 0)
-    for folder in folders if tasks else ():
-        tokenizer_of(folder)
+    for folder in folders:
+        (tokenizer_of if tasks else read_config)(folder)
+    _check(tasks)
     found: list[Json] = []
     results: list[dict[str, Result]] = []
     failed: list[str] = []
@@ -84,6 +88,14 @@ def evaluate_folders(
     return "\n".join([side_by_side(found, width), *told, *_heats(folders, results, width)]), failed
 
 
+def _check(tasks: Mapping[str, ItemTask]) -> None:
+    for name, task in tasks.items():
+        try:
+            task.check()
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+
+
 def _telling(loss: Json) -> Json:
     """Leave out what was not there: null, empty, counted 0 times; a list with such places becomes place: value."""
     found: Json = {}
@@ -103,6 +115,8 @@ def _heats(folders: Sequence[Path], results: Sequence[dict[str, Result]], width:
         for name, result in done.items():
             if heat := result.parts.get("heat"):
                 yield f"\n{name}, {folder}\n{heat_table(heat, width)}"
+                if unasked := result.parts["unasked"]:
+                    yield textwrap.fill(unasked, width)
 
 
 def _pairs(folders: Sequence[Path], results: Sequence[dict[str, Result]]) -> Iterable[Json]:
@@ -143,11 +157,14 @@ def measure(
     """Measure a model folder: {"model", "parameters", "data"} and a part for each task, ready for JSON.
 
     source: a text as in `TextData`; None: the data of the run whose model/ this is, else Python's standard library.
-    tokens: about so many, spread over the split; for outliers exactly, the first ones. ValueError: no model folder, no
-    usable text, too few tokens for the outliers.
+    tokens: about so many, spread over the split; for outliers exactly, the first ones; None: all, and `INSIDE_TOKENS`
+    for the maps. ValueError: no model folder, no usable text, too few tokens for the outliers.
     """
     model, tasks = load(folder).eval(), set(tasks)
     data = held_out(folder, model, source)
+    there = data.heldout_tokens(split)
+    if "outliers" in tasks and tokens is not None and tokens > there:
+        raise ValueError(f"{tokens:,} tokens are needed, there are {there:,}; ask for at most so many")
     found: Json = {
         "model": str(folder),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -164,11 +181,12 @@ def measure(
         del found["loss"]["documents"]
     if "maps" in tasks:
         answers = isinstance(data.config, SyntheticData)
-        seen = data.evaluation(split, tokens)
+        seen = data.evaluation(split, INSIDE_TOKENS if tokens is None else tokens)
         found["maps"] = look_inside(
             model, seen, answers=answers, told=partial(progress.tell, "maps, windows")
         ).to_dict()
         del found["maps"]["outliers"]
+        found["maps"]["heldout_tokens"] = there
     if "outliers" in tasks:
         found["outliers"] = outliers(model, windows("outliers", None), tokens).to_dict()
     return found
@@ -200,7 +218,9 @@ def _numbers(found: Json) -> dict[str, str]:
     if inside := found.get("maps"):
         whole = [layer["maps"][-1] for layer in inside["layers"]]
         pairs = [layer["pair"] for layer in inside["layers"] if layer["pair"]]
+        read, there = inside["tokens"], inside["heldout_tokens"]
         cells |= {
+            "tokens read for maps": f"{read:,} of {there:,}" + ("; more with --tokens" if read < there else ""),
             "share of first token": _mean(map["allocation"]["first"]["absolute"]["mean"] for map in whole),
             "negative mass": _mean(map["negative_mass"]["mean"] for map in whole),
             "effective keys": _mean(map["effective_keys"]["mean"] for map in whole),

@@ -9,7 +9,7 @@ import numpy as np
 from diffattn.evals.base import Progress, Result
 from diffattn.evals.intervals import mean
 from diffattn.evals.reader import ModelReader
-from diffattn.evals.texts import Part, documents, named, passages, token_nats
+from diffattn.evals.texts import Part, check_text, documents, named, passages, token_nats
 from diffattn.model.config import ModelConfig, Scaling
 from diffattn.model.decoder import Decoder
 from diffattn.model.stretch import stretched
@@ -36,6 +36,12 @@ class LongContext:
     passages: int = 128
     """Stretches of text, each as long as the longest context, spread over the documents."""
 
+    def check(self) -> None:
+        """Look at the options, and read the documents; ValueError: one cannot be used."""
+        if any(times < 2 for times in self.beyond):
+            raise ValueError(f"beyond is {list(self.beyond)}; it says how many times the context to read, 2 or more")
+        check_text(self.source, self.part)
+
     def run(self, reader: ModelReader, limit: int | None, seed: int, progress: Progress) -> Result:
         """Measure the gain: loss of a target that sees a sixteenth of the context - loss of the same that sees it all.
 
@@ -44,9 +50,8 @@ class LongContext:
         A model that is bad with little context gains more, so read the gain beside the loss. Nothing is drawn: the
         seed changes nothing. ValueError: no document as long as the longest context; beyond not above 1.
         """
+        self.check()
         model = reader.model
-        if any(times < 2 for times in self.beyond):
-            raise ValueError(f"beyond is {list(self.beyond)}; it says how many times the context to read, 2 or more")
         within = sorted({max(1, reader.context // share) for share in SHARES})
         further = [reader.context * times for times in sorted(set(self.beyond))]
         longest = max(within + further)

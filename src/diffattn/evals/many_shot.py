@@ -37,6 +37,12 @@ class ManyShot:
     orders: int = 10
     """Random orders of the same demonstrations."""
 
+    def check(self) -> None:
+        """Look at the options, and read the labelled texts; ValueError: one cannot be used."""
+        if self.questions < 1 or self.orders < 2 or (self.characters or 1) < 1:
+            raise ValueError("many_shot needs at least 1 question, 2 orders and 1 character of each text")
+        labelled(self.data, self.fine)
+
     def run(self, reader: Reader, limit: int | None, seed: int, progress: Progress) -> Result:
         """Measure accuracy with the most shots that fit; each question has its own demonstrations, classes in turn.
 
@@ -48,8 +54,7 @@ class ManyShot:
         questions. The seed draws questions, demonstrations and orders. ValueError: not one demonstration fits, or no
         such data.
         """
-        if self.questions < 1 or self.orders < 2 or (self.characters or 1) < 1:
-            raise ValueError("many_shot needs at least 1 question, 2 orders and 1 character of each text")
+        self.check()
         data = fitted(labelled(self.data, self.fine), reader, self.characters, self.classes)
         wanted = self.questions if limit is None else min(self.questions, limit)
         rng = np.random.default_rng(seed)

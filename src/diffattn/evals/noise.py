@@ -9,13 +9,18 @@ PRINTABLE = (0x20, 0x7E)
 tabs and characters beyond ASCII stay."""
 
 
+def check_share(share: float) -> None:
+    """Raise ValueError unless it is a share of the characters."""
+    if not 0 <= share <= 1:
+        raise ValueError(f"noise is {share}; it is a share of the characters, from 0 to 1")
+
+
 def corrupted(text: bytes, share: float, seed: int) -> tuple[bytes, np.ndarray]:
     """Replace about this share of the printable ASCII characters of UTF-8 text, each by another one, drawn evenly.
 
     Returns the text and what was replaced, bool [bytes]. ValueError: a share outside 0 to 1.
     """
-    if not 0 <= share <= 1:
-        raise ValueError(f"noise is {share}; it is a share of the characters, from 0 to 1")
+    check_share(share)
     first, last = PRINTABLE
     draw = np.random.default_rng(seed)
     characters = np.frombuffer(text, dtype=np.uint8)

@@ -11,7 +11,7 @@ from diffattn.evals.base import Progress, Result
 from diffattn.evals.intervals import mean
 from diffattn.evals.reader import ModelReader
 from diffattn.evals.rounding import OVER, By, Per, check_bits, logits_rounded, weights_rounded
-from diffattn.evals.texts import Part, documents, named, passages, token_nats
+from diffattn.evals.texts import Part, check_text, documents, named, passages, token_nats
 from diffattn.model.decoder import Decoder
 
 What = Literal["logits", "weights", "activations"]
@@ -62,6 +62,13 @@ class Quantise:
     then: tuple[str, ...] = ()
     """Further tasks, with their own defaults, that each rounded model is put to."""
 
+    def check(self) -> None:
+        """Look at the options, those of further tasks too, and read the documents; ValueError: one cannot be used."""
+        self._settings()
+        check_text(self.source, self.part)
+        for task in self._others().values():
+            task.check()
+
     def run(self, reader: ModelReader, limit: int | None, seed: int, progress: Progress) -> Result:
         """Measure the change of the loss against the model as it is, on the same targets.
 
@@ -69,6 +76,7 @@ class Quantise:
         tasks. ValueError: options that do not exist, no document as long as a passage, logits of a layer that cannot
         be rounded.
         """
+        self.check()
         settings, others = self._settings(), self._others()
         length = min(self.window, reader.context)
         wanted = self.passages if limit is None else min(self.passages, limit)

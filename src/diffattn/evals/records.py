@@ -125,8 +125,8 @@ class Prepared(NamedTuple):
     """Of each generated record."""
     left_out: int
     """Records of a file that do not fit."""
-    short: int
-    """Contexts with fewer distractors than were asked for."""
+    short: frozenset[int]
+    """Records whose contexts have fewer distractors than were asked for."""
 
     def asked(self) -> list[Asked]:
         """Give all questions, record by record."""
@@ -262,7 +262,7 @@ def prepare(
             draw = random.Random(f"{seed}/distractors")
             found = [_context(reader, lead, record, fit, distractors, characters, draw) for record in fit]
             contexts, added = zip(*found, strict=True)
-            short = sum(many < distractors for many in added)
+            short = frozenset(record for record, many in enumerate(added) if many < distractors)
             return Prepared(fit, [*contexts], lead, size, len(records) - len(fit), short)
     least = f"{ANSWERABLE} facts" if built_in else "a context"
     raise ValueError(

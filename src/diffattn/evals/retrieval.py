@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Literal
 from diffattn.evals.answering import DENOMINATORS, attention_to, prompt_of
 from diffattn.evals.base import Progress, Result, digest
 from diffattn.evals.facts import Sample
-from diffattn.evals.filler import filler
+from diffattn.evals.filler import NOISE, filler
 from diffattn.evals.hiding import Cell, Hidden, Place, all_hidden, fitting
 from diffattn.evals.intervals import share
 from diffattn.evals.power import told
 from diffattn.evals.reader import ModelReader, Reader
-from diffattn.evals.retrieved import Outcome, by_place, put, summed
+from diffattn.evals.retrieved import Outcome, by_place, put, summed, unasked
+from diffattn.evals.texts import check_text
 from diffattn.model.stretch import stretched
 from diffattn.variants.base import check_whole
 
@@ -65,11 +66,12 @@ class Retrieval:
 
         limit: at most so many samples, spread over cells, lengths and depths. parts: cells: all answers and each,
         written, and chosen among the numbers of the context (log-loss beside accuracy), with what guessing gives; heat:
-        the same by length and depth; told: what so many samples can tell; attention: at the answering
-        positions. A cell that the longest length does not hold is told fewer facts, and what a shorter length does not
-        hold is left out: see settings. ValueError: nothing fits, settings out of range, no such source.
+        the same by length and depth; unasked: where it has no question, in words; told: what so many samples can tell;
+        attention: at the answering positions. A cell that the longest length does not hold is told fewer facts, and
+        what a shorter length does not hold is left out: see settings. ValueError: nothing fits, settings out of range,
+        no such source.
         """
-        self._check()
+        self.check()
         lengths = sorted({_tokens(length, reader.context) for length in self.lengths})
         fits = fitting(reader, self.draw, self.cells(), lengths[-1])
         cells = list(dict.fromkeys(fits.values()))
@@ -99,6 +101,7 @@ class Retrieval:
                 "beside": _beside(summed(outcomes)),
                 "cells": {str(cell): summed(some) for cell in cells if (some := _of(outcomes, cell))},
                 "heat": by_place(outcomes),
+                "unasked": unasked((one.hidden.place for one in outcomes), places, left_out, limit),
                 "told": {"place": told(samples), "all": told(len(outcomes))},
                 "attention": {"denominators": DENOMINATORS, "at": attention},
             },
@@ -106,7 +109,8 @@ class Retrieval:
             unit="samples",
         )
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Look at the options, draw a sample of each cell, and read the filler; ValueError: one cannot be used."""
         check_whole("samples", self.samples, 1)
         check_whole("digits", self.digits, 1)
         check_whole("attention", self.attention, 0)
@@ -114,6 +118,10 @@ class Retrieval:
             raise ValueError(f"depths are per cent, 0 to 100, and at least one is needed; got {list(self.depths)}")
         if not self.lengths or not all(0 < length < math.inf for length in self.lengths):
             raise ValueError(f"lengths are finite and above 0, and at least one is needed; got {list(self.lengths)}")
+        for cell in self.cells():
+            self.draw(random.Random(0), cell, 0.5)
+        if self.filled and self.source != NOISE:
+            check_text(self.source)
 
     def _ask(
         self, reader: Reader, hidden: Sequence[Hidden], progress: Progress

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +111,27 @@ def by_place(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 def _each(answers: Sequence[Sequence[Given]]) -> dict[str, Any]:
     clusters = [number for number, some in enumerate(answers) for _ in some]
     return share([each == "right" for some in answers for each in some], clusters).to_dict()
+
+
+def unasked(asked: Iterable[Place], wanted: Sequence[Place], left_out: Sequence[Place], limit: int | None) -> str:
+    """Say which of the places that a heat map could show have no question; empty: each has one.
+
+    left_out: those that do not hold their facts; the others have none because of the limit.
+    """
+    asked, wanted = {*asked}, [*dict.fromkeys(wanted)]
+    if not (missing := len(wanted) - len(asked)):
+        return ""
+    told = [f"No question at {missing} of {len(wanted)} places (facts, length, depth)"]
+    for key, named in (("cell", "{}"), ("length", "{} tokens"), ("depth", "depth {} %")):
+        seen = {getattr(place, key) for place in asked}
+        if never := [one for one in dict.fromkeys(getattr(place, key) for place in wanted) if one not in seen]:
+            told.append("none at all at " + ", ".join(named.format(one) for one in never))
+    if left_out:
+        told.append(f"{len({*left_out})} do not hold the facts")
+    if limit is not None and missing > len({*left_out}):
+        enough = -(-limit // len(wanted)) * len(wanted)
+        told.append(f"--limit {enough} asks at each" + (" that does" if left_out else ""))
+    return "; ".join(told) + "."
 
 
 def heat_table(heat: Sequence[dict[str, Any]], width: int = WIDEST) -> str:

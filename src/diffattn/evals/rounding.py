@@ -222,16 +222,25 @@ def _linears(model: Decoder) -> list[nn.Linear]:
     return [part for block in model.blocks() for part in block.modules() if isinstance(part, nn.Linear)]
 
 
+def _not_of_enums(record: logging.LogRecord) -> bool:
+    """Drop what torch tells the author of torchao, who registers an Enum as it is imported, and nobody else."""
+    return "register_constant() on Enum subclasses" not in str(record.msg)
+
+
 def _with_torchao(model: Decoder, bits: int, activations: bool) -> tuple[bool, str]:
     """Round in place; whether it could, and its name and version or why not."""
     # Without CUDA it would warn of each of its CUDA libraries.
     logging.getLogger("torchao").setLevel(logging.ERROR)
+    trees = logging.getLogger("torch.utils._pytree")
+    trees.addFilter(_not_of_enums)
     try:
         import torchao
         from torchao import quantization as ao
         from torchao.quantization.granularity import PerAxis
     except ImportError:
         return False, "torchao is not installed"
+    finally:
+        trees.removeFilter(_not_of_enums)
     name = f"torchao {torchao.__version__}"
     # It would set options of torch.compile for the whole process.
     configs: dict[tuple[int, bool], Callable[[], Any]] = {

@@ -10,10 +10,10 @@ import torch
 
 from diffattn.evals.base import Progress, Result
 from diffattn.evals.intervals import difference
-from diffattn.evals.noise import corrupted, same_tokens
+from diffattn.evals.noise import check_share, corrupted, same_tokens
 from diffattn.evals.pieces import Judged, Piece, chosen, cut, encoded, judge
 from diffattn.evals.reader import ModelReader
-from diffattn.evals.texts import Part, documents, named
+from diffattn.evals.texts import Part, check_text, documents, named
 from diffattn.evals.tuning import Tuning, tuned
 
 
@@ -36,6 +36,17 @@ class Shift:
     tuning: Tuning = field(default_factory=Tuning)
     """The fine-tuning; with 0 steps it is left out."""
 
+    def check(self) -> None:
+        """Look at the options, and read the texts; ValueError: one cannot be used."""
+        if not self.away or self.home in self.away:
+            raise ValueError(f"away is {list(self.away)}; it needs at least one text other than home, {self.home}")
+        check_share(self.noise)
+        self.tuning.check()
+        for text in (self.home, *self.away):
+            check_text(text, self.split)
+        if self.tuning.steps:
+            check_text(self.away[0], "train")
+
     def run(self, reader: ModelReader, limit: int | None, seed: int, progress: Progress) -> Result:
         """Measure the gap: bits per byte on the first text away from home - on held-out text of home.
 
@@ -45,8 +56,7 @@ class Shift:
         differ. The seed draws the noise and the order of fine-tuning. ValueError: nothing away from home, an empty
         source, noise outside 0 to 1, a tokenizer that changes text.
         """
-        if not self.away or self.home in self.away:
-            raise ValueError(f"away is {list(self.away)}; it needs at least one text other than home, {self.home}")
+        self.check()
         wanted = max(1, self.pieces if limit is None else min(self.pieces, limit))
         names = [self.home, *self.away]
         texts = {name: chosen(self._cut(reader, name, self.split), wanted, name) for name in names}

@@ -4,6 +4,8 @@ import ast
 import hashlib
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +46,19 @@ def documents(source: str = "stdlib", part: Part = "dev") -> Iterator[bytes]:
     for document in enough_documents(found)[0]:
         if split_of(document) == part:
             yield document
+
+
+@cache
+def check_text(source: str, part: Part = "dev") -> None:
+    """Read a source by path to its end, of the hub's the beginning; ValueError: no such source, no text in that part.
+
+    Once in a process, so that whoever looks first costs whoever reads later nothing.
+    """
+    if source in ("stdlib", "prose"):
+        return
+    read = sum(1 for _ in islice(documents(source, part), 1 if source.startswith("hf:") else None))
+    if not read:
+        raise ValueError(f"{source}: there is no document in its part {part!r}; give longer texts, or more")
 
 
 def docstrings(code: bytes) -> bytes:

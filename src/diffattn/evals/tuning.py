@@ -22,14 +22,18 @@ class Tuning:
     learning_rate: float = 1e-3
     """Reached over the first tenth of the steps, then constant; no weight decay, gradients clipped at 1."""
 
+    def check(self) -> None:
+        """Raise ValueError where a setting is out of range."""
+        if self.steps < 0 or self.batch_size < 1 or not self.learning_rate > 0:
+            raise ValueError(f"{self}: steps are 0 or more, batch_size at least 1, learning_rate above 0")
+
 
 def tuned(model: Decoder, ids: list[np.ndarray], tuning: Tuning, seed: int) -> Decoder:
     """Give a float32 copy of the model, trained on texts in an order that the seed draws, epoch after epoch.
 
     ids: their tokens. ValueError: no texts, settings out of range.
     """
-    if tuning.steps < 0 or tuning.batch_size < 1 or not tuning.learning_rate > 0:
-        raise ValueError(f"{tuning}: steps are 0 or more, batch_size at least 1, learning_rate above 0")
+    tuning.check()
     if not ids:
         raise ValueError("there is no text to fine-tune on: its training split is empty")
     student = copy.deepcopy(model).float().train()

@@ -17,9 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-INSIDE_TOKENS = 16384
-"""Held-out tokens that the instruments read."""
-
 
 def main() -> None:
     """Work off the jobs until stdin closes; when it closes early, the run in hand is saved and given up."""
@@ -123,6 +120,7 @@ def evaluate_run(run: Any, folder: Path, *, maps: bool) -> bool:
     test is not finite.
     """
     from diffattn.data import SyntheticData, open_data
+    from diffattn.evals.inside import INSIDE_TOKENS
     from diffattn.evals.instruments import look_inside
     from diffattn.evals.maps import sentence_maps
     from diffattn.evals.perplexity import evaluate

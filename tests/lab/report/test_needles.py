@@ -66,6 +66,14 @@ def test_axes_colours_and_what_a_guess_reaches_are_named(tmp_path: Path) -> None
     assert "Attention" not in page
 
 
+def test_places_without_a_question_are_said_in_words(tmp_path: Path) -> None:
+    few = run(TASK, copier(), limit=4)
+    assert "No question at 2 of 6 places" in few.parts["unasked"]
+    assert few.parts["unasked"] in write(tmp_path, {"one": few, "other": few})
+    assert f"few: {few.parts['unasked']}" in write(tmp_path, {"one": run(TASK, copier()), "few": few})
+    assert "No question" not in write(tmp_path, {"one": run(TASK, copier())})
+
+
 def test_one_asked_number_is_drawn_once(tmp_path: Path) -> None:
     one = Needle(facts=2, asked=1, samples=1, source="noise", lengths=(300,), depths=(0,))
     assert len(CELL.findall(write(tmp_path, {"one": run(one, copier())}))) == 2

@@ -72,6 +72,10 @@ class SyntheticTask:
             rows = slice(first, first + self.batch_size)
             yield _batch(Drawn(drawn.sequences[rows], drawn.answers[rows], drawn.combinations[rows]), first)
 
+    def heldout_tokens(self, split: Split) -> int:
+        """Those of all held-out sequences."""
+        return self.config.heldout_sequences * self.context
+
     def describe(self) -> str:
         """The task, its sizes, and what guessing reaches."""
         return self.task.describe()

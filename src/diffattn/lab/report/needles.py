@@ -74,7 +74,7 @@ def _page(task: str, found: Found) -> str:
             ),
         ],
         cells=[_cell(cell, found) for cell in cells],
-        setting=f"Filler: {settings['source']}. Seed {settings['seed']}{limit}.",
+        setting=" ".join([f"Filler: {settings['source']}. Seed {settings['seed']}{limit}.", _unasked(found)]).strip(),
         looked=" ".join(
             LOOKED.format(
                 parts=", ".join(f"{name} ({words})" for name, words in PARTS.items()),
@@ -82,6 +82,14 @@ def _page(task: str, found: Found) -> str:
             ).split()
         ),
     )
+
+
+def _unasked(found: Found) -> str:
+    """Where no question stood, once for all models where it is the same."""
+    said = {name: one["parts"]["unasked"] for name, one in found}
+    if len({*said.values()}) == 1:
+        return next(iter(said.values()))
+    return " ".join(f"{name}: {words}" for name, words in said.items() if words)
 
 
 def _measured(measure: Json) -> str:
