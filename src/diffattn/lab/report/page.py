@@ -1,8 +1,6 @@
 """report.json's dictionary -> one HTML page that loads nothing: style and pictures are inside it."""
 
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diffattn.lab.report import attention, captions, figures, pairs
 from diffattn.lab.report.across import across_table
@@ -19,11 +17,9 @@ from diffattn.lab.report.mixing import mixing
 from diffattn.lab.report.numbers import inside_tables
 from diffattn.lab.report.outliers import outliers
 from diffattn.lab.report.tables import arm_tables, never_reaching, styles
+from diffattn.lab.report.template import rendered
 from diffattn.lab.report.text import render_body
-from diffattn.lab.report.words import claims, count, duration, parted, rate, status_words
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
+from diffattn.lab.report.words import claims, parted, status_words
 
 Json = dict[str, Any]
 MAPPED_IN_FULL = 6
@@ -45,28 +41,17 @@ INSIDE = (
 
 def render_page(report: Json) -> str:
     """One self-contained HTML page."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    jinja = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    jinja.globals |= {"svg": Markup, "levels": LEVELS, "captions": captions}
-    jinja.filters |= {"count": count, "duration": duration, "rate": rate, "prose": _prose}
-    style = Markup((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))
     tasks = [_task(name, task) for name, task in report["tasks"].items()]
     across = [(found, across_table(found)) for found in report["across"]]
     # The text has the same sentences and tables, so its words are those of the page.
-    return jinja.get_template("page.html").render(
+    return rendered(
+        "page.html",
         report=report,
         plan=report["plan"],
         tasks=tasks,
         across=across,
-        style=style,
+        levels=LEVELS,
+        captions=captions,
         status=status_words(report),
         words=glossary(render_body(report)),
     )
@@ -125,13 +110,6 @@ def _forest_caption(task: Json) -> str:
 def _finding(found: Json, claim: str) -> Json:
     """The claim and what it is true of, apart, so that they can be told apart by eye."""
     return {**found, "claim": claim.removeprefix(found["arm"]), "conditions": parted(found)[1]}
-
-
-def _prose(words: str) -> "Markup":
-    """A sentence as HTML: commands as code, and the sign that a terminal may lack."""
-    from markupsafe import Markup, escape
-
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(words.replace("+-", "±")))))
 
 
 def _maps_figure(task: Json) -> Figure:
