@@ -81,6 +81,44 @@ def test_more_rows_on_one_group_than_a_block_holds(share: int, queries: int, sha
     assert_near(diff_attention(*given, 0.5, is_causal=True, impl="cpu"), given, 0.5, is_causal=True)
 
 
+def restrictions_by_head(heads: int, queries: int, keys: int) -> dict[str, Any]:
+    """Another mask and slope for each; the first query of the first head has nothing to attend."""
+    mask = torch.randn(heads, queries, keys).masked_fill(torch.rand(heads, queries, keys) < 0.3, -torch.inf)
+    mask[0, 0] = -torch.inf
+    return {"is_causal": True, "attn_mask": mask, "alibi": torch.rand(heads) / 100}
+
+
+@pytest.mark.parametrize("maps", ["one", "two", "two of the same keys"])
+@pytest.mark.parametrize("share, queries", [(1, 1), (2, 1), (3, 1), (2, 2), (1, 5)])
+def test_a_last_chunk_of_any_size(share: int, queries: int, maps: str) -> None:
+    """A chunk is 128 keys; up to four rows on the same keys are read from four places of it at a time."""
+    for keys in (*range(1, 10), *range(125, 138), *range(1023, 1028)):
+        q1, k1, q2, k2, v = operands(queries, keys, share=share)
+        options = restrictions_by_head(2 * share, queries, keys)
+        if maps == "one":
+            sink = torch.randn(2 * share)
+            out = attention(q1, k1, v, **options, sink=sink, impl="cpu")
+            wide = (q1.double(), k1.double(), v.double())
+            wanted = attention(*wide, **options, sink=sink.double(), impl="reference")
+            # Values are up to 4, and the logits, up to 8, are known to their rounding.
+            assert_close(out.double(), wanted, rtol=0, atol=5e-6)
+        else:
+            given = [q1, k1, q2, k2 if maps == "two" else k1, v]
+            out = diff_attention(*given, 0.5, **options, impl="cpu")
+            assert_near(out, given, 0.5, **options)
+        assert not out[:, 0, 0].any()
+
+
+@pytest.mark.parametrize("share, queries", [(5, 8), (7, 5), (11, 3), (33, 1)])
+@pytest.mark.parametrize("shared", [True, False])
+def test_heads_that_the_rows_of_a_block_do_not_divide(share: int, queries: int, shared: bool) -> None:
+    """Two maps of a block have room for 4, 6, 10 and 32 heads of so many queries; one or more are left over."""
+    q1, k1, q2, k2, v = operands(queries, 131, 2, share)
+    given, lam = [q1, k1, q2, k1 if shared else k2, v], torch.randn(2 * share, queries, 1)
+    options = restrictions_by_head(2 * share, queries, 131)
+    assert_near(diff_attention(*given, lam, **options, impl="cpu"), given, lam, **options)
+
+
 @pytest.mark.parametrize("sink", [None, -torch.inf, 0.0, 30.0])
 @pytest.mark.parametrize("keys", [1, 300, 2500])
 def test_ordinary_attention_with_and_without_sink(keys: int, sink: float | None) -> None:
@@ -106,9 +144,10 @@ def test_the_norm_behind_it(dtype: torch.dtype, eps: float | None) -> None:
         assert not out[1].any() and out.dtype == dtype
 
 
-def test_logits_that_grow_along_the_cache_do_not_overflow() -> None:
+@pytest.mark.parametrize("queries", [1, 8])
+def test_logits_that_grow_along_the_cache_do_not_overflow(queries: int) -> None:
     """Each span has its own maximum; the last key's logit is 500 above the first's, or below."""
-    given, ramp = operands(1, 3000), torch.linspace(-250, 250, 3000)
+    given, ramp = operands(queries, 3000), torch.linspace(-250, 250, 3000)
     for mask in (ramp, -ramp):
         assert_near(diff_attention(*given, 0.5, attn_mask=mask, impl="cpu"), given, 0.5, 250.0, attn_mask=mask)
 
