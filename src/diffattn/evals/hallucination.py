@@ -62,15 +62,13 @@ class Hallucination:
         """
         self.check()
         check_whole("limit", 1 if limit is None else limit, 1)
-        other = Judge(self.judge, self.judge_model) if self.judge else None
         prepared = prepare(reader, self.data, self.records, self.facts, self.distractors, self.characters, seed)
         asked = prepared.asked()[:limit]
         if not any(one.answerable for one in asked):
             raise ValueError(f"hallucination: none of {len(asked)} questions of {self.data} has an answer")
         answer = partial(self._answers, reader, progress)
         kinds, texts = answer(asked, GREEDY)
-        wanted = "summaries" in self.what
-        some = summaries(reader, prepared, self.statements, limit, seed) if wanted else None
+        some = summaries(reader, prepared, self.statements, limit, seed) if "summaries" in self.what else None
         parts: dict[str, Any] = _by_answerable(asked, kinds) | {
             "chosen": self._chosen(reader, progress, asked) if self.data == GENERATED else None,
             "summaries": None if some is None else summed(some.write(reader, self.name, GREEDY, progress)[0]),
@@ -85,7 +83,8 @@ class Hallucination:
             parts["diversity"] = compared(
                 reader, asked[first], (kinds[first], texts[first]), answer, self.entropies, self.seeds, summarise
             )
-        if other:
+        if self.judge:
+            other = Judge(self.judge, self.judge_model)
             parts["judge"] = second_opinion(other, self.name, asked, texts, kinds, progress)
         wrong = {one.id: float(kind in WRONG) for one, kind in zip(asked, kinds, strict=True) if one.answerable}
         settings = {

@@ -74,7 +74,7 @@ def _page(task: str, found: Found) -> str:
             ),
         ],
         cells=[_cell(cell, found) for cell in cells],
-        setting=" ".join([f"Filler: {settings['source']}. Seed {settings['seed']}{limit}.", _unasked(found)]).strip(),
+        setting=f"Filler: {settings['source']}. Seed {settings['seed']}{limit}. {_unasked(found)}".strip(),
         looked=" ".join(
             LOOKED.format(
                 parts=", ".join(f"{name} ({words})" for name, words in PARTS.items()),
