@@ -129,6 +129,16 @@ def test_rounds_with_other_load_are_thrown_away(monkeypatch: pytest.MonkeyPatch)
     assert len(found.seconds["a"]) == timing.ROUNDS
 
 
+def test_each_round_times_all_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    loads(monkeypatch, [])
+    monkeypatch.setattr(timing, "SHORTEST", 0.0)
+    called: list[str] = []
+    timing.interleaved({name: lambda name=name: called.append(name) for name in "abcd"}, 60.0, torch.device("cpu"))
+    rounds = [tuple(called[at : at + 4]) for at in range(4, len(called), 4)]  # behind those that count calls
+    assert len(rounds) == timing.ROUNDS and len(set(rounds)) > 5
+    assert all(sorted(found) == list("abcd") for found in rounds)
+
+
 def test_without_enough_quiet_rounds_all_are_kept_and_that_is_said(monkeypatch: pytest.MonkeyPatch):
     loads(monkeypatch, [0.9, 0.0, 0.9])
     found = timing.interleaved({"a": lambda: None}, 0.0, torch.device("cpu"))
