@@ -139,6 +139,9 @@ def test_text_is_not_asked_of_a_model_without_it_and_nothing_is_measured_before(
         ("needle", ["--needle.depths", "0", "101"], "needle: depths are per cent"),
         ("needle_alike", ["--needle-alike.lookalikes", "9"], "needle_alike: "),
         ("many_shot", ["--many-shot.data", "nowhere"], "many_shot: no labelled texts at 'nowhere'"),
+        ("many_shot", ["--many-shot.data", "alike.csv"], "alike.csv: there must be at least 2 classes"),
+        ("many_shot", ["--many-shot.data", "wide.csv"], "wide.csv is not UTF-8 text"),
+        ("many_shot", ["--out", "empty.txt"], "--out empty.txt: results need a folder"),
         ("hallucination", ["--hallucination.data", "nowhere"], "hallucination: no questions at 'nowhere'"),
         ("hallucination", ["--hallucination.data", "broken.jsonl"], "broken.jsonl, line 1: expected"),
         ("hallucination", ["--hallucination.judge", "http://localhost:1"], "hallucination: a judge needs its model's"),
@@ -167,6 +170,8 @@ def test_what_a_later_task_cannot_use_is_told_before_anything_is_measured(
     save(small_model("softmax", torch.float32, vocab_size=257), Path("model"))
     Path("broken.jsonl").write_text("{\n")
     Path("empty.txt").touch()
+    Path("alike.csv").write_text("".join(f"a text of number {i},one\n" for i in range(50)))
+    Path("wide.csv").write_text("a text,one\nanother,two\n" * 20, encoding="utf-16")
     Path("mixed").mkdir()
     Path("mixed", "a.txt").write_text("These are words. " * 2000)
     Path("mixed", "picture.txt").write_bytes(b"\x89PNG\0")
@@ -254,6 +259,25 @@ def test_limits_and_seeds_are_checked_before_anything_is_measured(
     save(small_model("softmax", torch.float32, vocab_size=257), tmp_path)
     assert main(["eval", str(tmp_path), "--tasks", "needle", f"--{option}", value]) == 2
     assert f"{option}: got {value}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [("--source", "nowhere"), ("--tokens", "9")])
+def test_a_text_that_no_named_task_reads_is_refused(
+    option: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(small_model("softmax", torch.float32, vocab_size=257), tmp_path)
+    assert main(["eval", str(tmp_path), "--tasks", "long_context", *option]) == 2
+    assert "--source and --tokens are read by loss, maps, outliers" in capsys.readouterr().err
+
+
+def test_a_task_that_reads_another_text_than_the_loss_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(small_model("softmax", torch.float32, vocab_size=257), tmp_path / "model")
+    (tmp_path / "text.txt").write_text("These are words. " * 2000)
+    call = ["eval", str(tmp_path / "model"), "--tasks", "loss", "long_context", "--limit", "2"]
+    assert main([*call, "--source", str(tmp_path / "text.txt"), "--tokens", "100"]) == 0
+    assert "--source is not read by long_context, whose text is 'stdlib'" in capsys.readouterr().out
 
 
 def test_what_one_task_cannot_do_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

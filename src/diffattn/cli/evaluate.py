@@ -1,5 +1,6 @@
 """The verb eval: what a model can do, by task."""
 
+from collections.abc import Mapping
 from dataclasses import field, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -80,15 +81,27 @@ def evaluate(argv: list[str]) -> int:
             raise ValueError("`diffattn eval` needs a model folder, for instance runs/mine/model")
         measured: list[Measured] = [name for name in MEASURED if name in names]
         tasks = {name: getattr(options, name) for name, _, _ in chosen} | harness
+        if not measured and (source is not None or tokens is not None):
+            raise ValueError(
+                f"--source and --tokens are read by {', '.join(MEASURED)}; "
+                f"`diffattn info tasks` tells how a file is given to {', '.join(names)}"
+            )
         corpus = {"source": source, "split": split, "tokens": tokens}
         told, failed = evaluate_folders(models, measured, tasks, corpus, limit, seed, batch_size, out)
-        print(*filter(None, [told, *pictures(out, tasks)]), sep="\n")
+        beside = _read_beside(tasks) if source is not None else ()
+        print(*filter(None, [told, *beside, *pictures(out, tasks)]), sep="\n")
         if failed:
             raise ValueError("\n".join(failed))
         return 0
 
     run.__doc__ = (run.__doc__ or "").replace("{tasks}", ", ".join(TASKS))
     return parse(run, argv, "eval")
+
+
+def _read_beside(tasks: Mapping[str, object]) -> list[str]:
+    """Say which tasks read another text than that of --source."""
+    own = {name: getattr(task, "source", None) for name, task in tasks.items() if name not in GIVEN}
+    return [f"--source is not read by {name}, whose text is {text!r}" for name, text in own.items() if text]
 
 
 def described() -> dict[str, str]:

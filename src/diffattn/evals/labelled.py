@@ -87,7 +87,7 @@ class Labelled:
         """
         labels = set(self.labels[:classes])
         if len(labels) < 2:
-            raise ValueError(f"{self.name}: {len(labels)} class(es) to choose from; expected at least 2")
+            raise ValueError(f"{self.name}: there must be at least 2 classes to choose from, got {sorted(labels)}")
         shown = _shortened(self.shown, labels, characters)
         asked = _shortened(self.asked, labels, characters)
         meanings: dict[str, set[str]] = {}
@@ -149,6 +149,8 @@ def labelled(source: str = DOCSTRINGS, fine: bool = False) -> Labelled:
 
 def _decoded(file: Path) -> str:
     content = file.read_bytes()
+    if b"\0" in content:
+        raise ValueError(f"{file} is not UTF-8 text: it holds zero bytes, as UTF-16 does; convert it (iconv -t UTF-8)")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -53,6 +53,8 @@ def evaluate_folders(
     for folder in folders:
         (tokenizer_of if tasks else read_config)(folder)
     _check(tasks)
+    if out is not None:
+        _make(out)
     found: list[Json] = []
     results: list[dict[str, Result]] = []
     failed: list[str] = []
@@ -94,6 +96,13 @@ def _check(tasks: Mapping[str, ItemTask]) -> None:
             task.check()
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {out}: results need a folder, and this cannot be one ({error.strerror})") from error
 
 
 def _telling(loss: Json) -> Json:

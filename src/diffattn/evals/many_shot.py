@@ -12,7 +12,7 @@ from diffattn.evals.intervals import mcnemar, mean, share
 from diffattn.evals.labelled import DOCSTRINGS, Example, labelled
 from diffattn.evals.orders import by_group, spread
 from diffattn.evals.reader import Reader
-from diffattn.evals.shots import ARRANGED, choice, curve, fitted, ordered
+from diffattn.evals.shots import ARRANGED, LENGTHS, choice, curve, fitted, ordered
 
 Judged = tuple[np.ndarray, np.ndarray]
 """Hits [n], 0 or 1, and log-losses [n] in nats."""
@@ -41,7 +41,7 @@ class ManyShot:
         """Look at the options, and read the labelled texts; ValueError: one cannot be used."""
         if self.questions < 1 or self.orders < 2 or (self.characters or 1) < 1:
             raise ValueError("many_shot needs at least 1 question, 2 orders and 1 character of each text")
-        labelled(self.data, self.fine)
+        labelled(self.data, self.fine).cut(self.characters or LENGTHS[0], self.classes)
 
     def run(self, reader: Reader, limit: int | None, seed: int, progress: Progress) -> Result:
         """Measure accuracy with the most shots that fit; each question has its own demonstrations, classes in turn.
