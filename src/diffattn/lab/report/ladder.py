@@ -56,20 +56,21 @@ def _page(found: Json) -> str:
         sentences=_sentences(found),
         panels=list(_panels(found)),
         caption=_caption(found),
-        header=_header(found),
+        tables=list(_tables(found)),
         needs=_needs(found),
-        rows=list(_rows(found)),
         missing=_missing(found),
     )
 
 
 def _text(found: Json) -> str:
-    plan, header = found["plan"], _header(found)
+    plan = found["plan"]
     parts = [f"# {plan['name']}", *(plan[key] or "" for key in ("question", "description", "limits"))]
     parts += [f"- {words}" for words in _sentences(found)] or [_missing(found)]
     parts += [" ".join(_caption(found).split())] if found["fit"] else []
-    rows = [header, ["---", *["---:"] * (len(header) - 1)], *_rows(found)]
-    parts += ["\n".join("| " + " | ".join(row) + " |" for row in rows), _needs(found), f"    {plan['command']}"]
+    for header, rows in _tables(found):
+        lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+        parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    parts += [_needs(found), f"    {plan['command']}"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -178,12 +179,6 @@ def _gap_dots(found: Json, along: str) -> Iterator[Line]:
                     yield Line("", style(number), [(point[along], gap)], tip, marker=number)
 
 
-def _header(found: Json) -> list[str]:
-    columns = ["Point", "Parameters", "Tokens"]
-    columns += [f"{arm}: {what}" for arm in found["arms"] for what in ("rate", "loss by seed")]
-    return columns + [f"{arm} needs of {kind}" for arm in found["findings"] for kind in found["varied"]]
-
-
 def _needs(found: Json) -> str:
     """What the columns of needs hold."""
     said = "Parameters without embeddings, of the baseline."
@@ -194,17 +189,27 @@ def _needs(found: Json) -> str:
     return f"{said} Needs: what has the baseline's loss by the fitted curves, {of}; {spread}."
 
 
-def _rows(found: Json) -> Iterator[list[str]]:
-    """A row per point: rates, losses, and what each arm needs there of the baseline's parameters and tokens."""
-    for point in found["points"]:
-        cells = [point["task"], count(point["parameters"]), scaled(point["tokens"])]
-        for arm in found["arms"]:
-            losses = [nats(loss) for loss in point["losses"][arm].values()]
-            cells += [rate(point["learning_rates"][arm]), " · ".join(losses)]
-        for finding in found["findings"].values():
-            shares = finding["by_point"].get(point["task"], {})
-            cells += [_cell(shares.get(kind)) for kind in found["varied"]]
-        yield cells
+def _tables(found: Json) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Header and a row per point: rates and losses; what each arm needs of the baseline's parameters and tokens."""
+    arms, points = found["arms"], found["points"]
+    trained = [
+        [point["task"], count(point["parameters"]), scaled(point["tokens"])]
+        + [cell for arm in arms for cell in (rate(point["learning_rates"][arm]), _losses(point["losses"][arm]))]
+        for point in points
+    ]
+    columns = [f"{arm}: {what}" for arm in arms for what in ("rate", "loss by seed")]
+    yield ["Point", "Parameters", "Tokens", *columns], trained
+    if needs := [(arm, kind) for arm in found["findings"] for kind in found["varied"]]:
+        shares = found["findings"]
+        needed = [
+            [point["task"]] + [_cell(shares[arm]["by_point"].get(point["task"], {}).get(kind)) for arm, kind in needs]
+            for point in points
+        ]
+        yield ["Point", *(f"{arm} needs of {kind}" for arm, kind in needs)], needed
+
+
+def _losses(by_seed: Json) -> str:
+    return " · ".join(map(nats, by_seed.values()))
 
 
 def _cell(share: Json | None) -> str:
