@@ -1,6 +1,6 @@
 """The verb eval: what a model can do, by task."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -54,14 +54,13 @@ def evaluate(argv: list[str]) -> int:
     ) -> int:
         """Prints the held-out loss of a model as JSON; of several models, or other tasks, a table.
 
-        Before these options: --tasks NAME ... (loss, maps, outliers, {tasks}; loss when left out; `diffattn info
-        tasks` tells what each measures). The options of a
-        task are shown once it is named: `diffattn eval MODEL --tasks loss maps --help`. lm-eval:arc_easy is a task of
-        lm-eval, lm-eval:arc_easy@5 the same after five examples; --harness.include FOLDER adds yours to its. Several
-        models are a ladder of checkpoints: do outliers, or the share of the first token, grow with size? Tasks that ask
-        items pair two models on the same ones. --out keeps all that was measured, and answers, so that a stopped call
-        goes on where it ended; without it they are kept in the evals/ of a run's folder. A model whose attention is
-        your own needs --plugin my_attention.py as well.
+        Before these options: --tasks NAME ... (loss, maps, outliers, {tasks}; loss when left out; `diffattn info tasks`
+        tells what each measures). The options of a task are shown once it is named: `diffattn eval MODEL --tasks loss
+        maps --help`. lm-eval:arc_easy is a task of lm-eval, lm-eval:arc_easy@5 the same after five examples;
+        --harness.include FOLDER adds yours to its. Several models are a ladder of checkpoints: do outliers, or the
+        share of the first token, grow with size? Tasks that ask items pair two models on the same ones. --out keeps all
+        that was measured, and answers, so that a stopped call goes on where it ended; without it they are kept in the
+        evals/ of a run's folder. A model whose attention is your own needs --plugin my_attention.py as well.
 
         Args:
             models: Model folders, for instance runs/quick/text-diff_v1-lr0.005-s0/model.
@@ -81,12 +80,8 @@ def evaluate(argv: list[str]) -> int:
             raise ValueError("`diffattn eval` needs a model folder, for instance runs/mine/model")
         measured: list[Measured] = [name for name in MEASURED if name in names]
         tasks = {name: getattr(options, name) for name, _, _ in chosen} | harness
-        if not measured and (source is not None or tokens is not None):
-            raise ValueError(
-                f"--source and --tokens are read by {', '.join(MEASURED)}; "
-                f"`diffattn info tasks` tells how a file is given to {', '.join(names)}"
-            )
         corpus = {"source": source, "split": split, "tokens": tokens}
+        _refuse_unread(measured, names, source, tokens)
         told, failed = evaluate_folders(models, measured, tasks, corpus, limit, seed, batch_size, out)
         beside = _read_beside(tasks) if source is not None else ()
         print(*filter(None, [told, *beside, *pictures(out, tasks)]), sep="\n")
@@ -96,6 +91,14 @@ def evaluate(argv: list[str]) -> int:
 
     run.__doc__ = (run.__doc__ or "").replace("{tasks}", ", ".join(TASKS))
     return parse(run, argv, "eval")
+
+
+def _refuse_unread(measured: Sequence[Measured], names: Sequence[str], source: str | None, tokens: int | None) -> None:
+    if not measured and (source is not None or tokens is not None):
+        raise ValueError(
+            f"--source and --tokens are read by {', '.join(MEASURED)}; "
+            f"`diffattn info tasks` tells how a file is given to {', '.join(names)}"
+        )
 
 
 def _read_beside(tasks: Mapping[str, object]) -> list[str]:
